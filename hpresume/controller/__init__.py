@@ -1,0 +1,1 @@
+"""The service beside slurmctld: node recovery and provisioning in one process."""

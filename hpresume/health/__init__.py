@@ -1,0 +1,1 @@
+"""Node health checks: gather what the node says, judge it by a policy, give the evidence."""

@@ -1,0 +1,1 @@
+"""Deep checks of idle nodes, over several nodes at once, in a reservation of their own."""

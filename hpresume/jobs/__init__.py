@@ -1,0 +1,2 @@
+"""What the controller does for auto-resume jobs: watch their hosts, keep their places, look
+at the nodes that they blame."""

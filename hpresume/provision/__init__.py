@@ -1,0 +1,1 @@
+"""Instance groups: desired state, a pure plan, and what carries it out."""

@@ -1,0 +1,1 @@
+"""Nodes that fail: rebooted or replaced under the same name."""

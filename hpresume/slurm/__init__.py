@@ -1,0 +1,1 @@
+"""The only part of hpresume that talks to Slurm."""

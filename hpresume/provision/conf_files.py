@@ -32,6 +32,30 @@ class Installed:
             _replace(self.path, self.before, self.path)
 
 
+class Mark:
+    """An empty file whose being there outlives this process and the machine's power."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the file is there."""
+        return self._path.exists()
+
+    def set(self) -> None:
+        """Make the file. Raises SlurmError where that is not possible."""
+        try:
+            self._path.touch()
+            _sync(self._path.parent)
+        except OSError as error:
+            raise SlurmError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+    def clear(self) -> None:
+        """Remove the file; a power failure may bring it back."""
+        self._path.unlink(missing_ok=True)
+
+
 def read(path: Path) -> str:
     """The text of a file, empty where there is none; every byte comes back when written."""
     try:

@@ -9,6 +9,11 @@ one is no good. With configless slurmds the same reconfigure brings them the fil
 Checks before use, on every version: Slurm's own parser (``scontrol -Q`` reads the file
 named by SLURM_CONF and contacts nobody), and the two mistakes that only slurmctld finds, and
 ends over (``slurm_conf.problems``).
+
+A process can be killed between the new file and slurmctld's restart. Any ``scontrol reconfigure``
+then (also one that outlived the process) ends slurmctld, and nobody else would start it again: a
+mark beside slurm.conf, there until a change is applied, tells the next process that it is ours to
+do. Without the mark a slurmctld that does not answer is somebody else's and left alone.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from pathlib import Path
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from hpresume.errors import SlurmError, SlurmTransientError
-from hpresume.provision.conf_files import Installed, install, read
+from hpresume.provision.conf_files import Installed, Mark, install, read
 from hpresume.provision.observed import SlurmNode
 from hpresume.provision.ports import SlurmEntries
 from hpresume.provision.slurm_conf import (
@@ -47,7 +52,11 @@ SETTLE_S = 3.0
 #: How the reasons begin that are set here; nobody else's are ever cleared.
 REASON = "hpresume: "
 
+#: Beside slurm.conf while a change of it is not known to be applied.
+UNAPPLIED = ".hpresume-unapplied"
+
 _CALL_S = 30.0
+_READ_S = 15.0
 _RESTART_S = 60.0
 
 #: States of a node in which slurmd has not been heard of, or no job can start.
@@ -71,11 +80,10 @@ class LocalSlurm:
         self._gres = conf.with_name("gres.conf")
         self._runner = runner or Runner()
         self._restart = restart
-        self._gateway = CliGateway(self._runner, write_timeout_s=_CALL_S)
+        self._gateway = CliGateway(self._runner, read_timeout_s=_READ_S, write_timeout_s=_CALL_S)
         self._version: tuple[int, int] | None = None
-        #: Whether this process knows that Slurm uses what is installed: one that was killed may
-        #: have ended before it said so.
-        self._is_applied = False
+        #: There while Slurm may not use what is installed.
+        self._unapplied = Mark(conf.with_name(conf.name + UNAPPLIED))
         #: Since when each slurmd (by node and its own start) answers.
         self._ready_since: dict[tuple[str, float], float] = {}
 
@@ -84,7 +92,7 @@ class LocalSlurm:
 
         Raises SlurmError; what was installed is then taken back.
         """
-        known = self._gateway.nodes()
+        known = self._known()
         changes_nodes = _changes_nodes(read(self._conf), entries, known)
         if changes_nodes and not self._reconfigures_nodes() and self._restart is None:
             raise SlurmError(
@@ -92,21 +100,22 @@ class LocalSlurm:
                 "that restarts it"
             )
         done: list[Installed] = []
+        was_applied = not self._unapplied.is_set
+        self._unapplied.set()
         try:
             gres = install(self._gres, lambda text: edit_gres_conf(text, entries), _unchecked)
             done += [gres] if gres else []
             conf = install(self._conf, lambda text: edit_slurm_conf(text, entries), self._check)
             done += [conf] if conf else []
-            if done or changes_nodes or not self._is_applied or _moved(known, entries):
-                self._is_applied = False
+            if done or changes_nodes or not was_applied or _moved(known, entries):
                 self._apply(changes_nodes)
-                self._is_applied = True
         except SlurmError:
             for change in reversed(done):
                 change.undo()
-            if done:
-                self._put_back(changes_nodes)
+            if self._is_put_back(changes_nodes) if done else was_applied:
+                self._unapplied.clear()
             raise
+        self._unapplied.clear()
 
     def look(self) -> Mapping[str, SlurmNode]:
         """Every node as Slurm has it."""
@@ -137,6 +146,16 @@ class LocalSlurm:
         """A node takes jobs again."""
         self._gateway.update_node(node, State="RESUME")
 
+    def _known(self) -> Mapping[str, Node]:
+        """Every node as slurmctld has it, which is started where it ended over a change of ours."""
+        try:
+            return self._gateway.nodes()
+        except SlurmTransientError:
+            if self._restart is None or not self._unapplied.is_set:
+                raise
+        self._restart()
+        return self._gateway.nodes()
+
     def _reconfigures_nodes(self) -> bool:
         if self._version is None:
             major, minor, _ = self._gateway.config().version
@@ -164,11 +183,13 @@ class LocalSlurm:
         )
         retrying(self._runner.check, ("scontrol", "reconfigure"), _CALL_S)
 
-    def _put_back(self, changes_nodes: bool) -> None:
+    def _is_put_back(self, changes_nodes: bool) -> bool:
+        """Apply what stood there before: the first error is the one to tell."""
         try:
             self._apply(changes_nodes)
         except SlurmError:
-            pass  # the first error is the one to tell; the engine comes again
+            return False  # the engine comes again
+        return True
 
 
 def _unchecked(_path: Path) -> None:

@@ -13,7 +13,12 @@ from cluster import E2eCluster, wait_for
 from provision_service import Served, allow, complete, served, until
 from provision_world import group, spec, workers
 
-from hpresume.errors import ProviderRefusedError, SlurmError
+from hpresume.errors import (
+    ProviderRefusedError,
+    SlurmError,
+    SlurmTimeoutError,
+    SlurmTransientError,
+)
 from hpresume.providers.devcluster import DevClusterProvider
 from hpresume.providers.model import LaunchRequest, Machine
 from hpresume.provision import devcluster
@@ -321,6 +326,56 @@ def test_what_was_installed_and_not_applied_is_applied_by_the_next_process(
     side.configure(now)
     assert partition(cluster, "late") == []
     assert "late" not in conf.read_text()
+
+
+def test_a_slurmctld_that_ended_over_a_half_done_change_is_started(
+    module_cluster: E2eCluster, running: Served
+) -> None:
+    """kill -9 between the new file and slurmctld's restart, and a reconfigure just then."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed() -> None:
+        raise Killed
+
+    cluster = module_cluster
+    conf = cluster.layout.slurm_conf
+    now = slurm_entries(running.book.find("c1"), "dev")
+    more = replace(now, nodes=(*now.nodes, NodeEntry("workers-9", "10.0.0.9")))
+    with pytest.raises(Killed):
+        LocalSlurm(conf, devcluster.ControllerRunner(cluster), killed).configure(more)
+    # what ends one until 23.11; later ones take the new nodes
+    assert "NodeName=workers-9 " in conf.read_text()
+    cluster.exec(["scontrol", "reconfigure"])
+    side = devcluster.slurm_of(cluster)
+    side.configure(more)
+    assert "workers-9" in node_states(cluster)
+    side.configure(now)
+    assert "workers-9" not in node_states(cluster)
+
+
+def test_a_slurmctld_that_somebody_stopped_is_left_alone(
+    module_cluster: E2eCluster, running: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = module_cluster
+    monkeypatch.setattr("hpresume.provision.slurm_side._READ_S", 2.0)
+    now = slurm_entries(running.book.find("c1"), "dev")
+    begun: list[str] = []
+    side = LocalSlurm(
+        cluster.layout.slurm_conf,
+        devcluster.ControllerRunner(cluster),
+        lambda: begun.append("restart"),
+    )
+    side.configure(now)
+    cluster.exec(["scontrol", "shutdown", "slurmctld"], check=True)
+    try:
+        with pytest.raises((SlurmTransientError, SlurmTimeoutError)):
+            side.configure(now)
+    finally:
+        cluster.restart_daemon("slurmctld")
+    assert begun == []
+    side.configure(now)
 
 
 @pytest.mark.parametrize(

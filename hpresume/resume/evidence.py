@@ -28,11 +28,7 @@ def look_once(
     With ``lone`` every node that does not answer counts, and one whose slurmd does not
     run too: is it back yet?
     """
-    targets = [(n, *slurmd_address(n, nodes, config)) for n in names]
-    most = probe.most_at_once()
-    attempts: list[ProbeAttempt] = []
-    for start in range(0, len(targets), most):
-        attempts += _ask(targets[start : start + most])
+    attempts = _asked(names, nodes, config)
     if not lone and all(a.outcome is not Probe.ANSWERED for a in attempts):
         return ()
     return tuple(
@@ -40,6 +36,38 @@ def look_once(
         for a in attempts
         if a.outcome is Probe.FAILED or (lone and a.outcome is not Probe.ANSWERED)
     )
+
+
+def unserved(
+    names: Iterable[str],
+    witnesses: Iterable[str],
+    nodes: Mapping[str, Node],
+    config: ClusterConfig,
+) -> tuple[NodeFault, ...]:
+    """Those of ``names`` whose kernel refuses connections to slurmd's port: it does not run there.
+
+    One of ``names`` or ``witnesses`` has to answer: else a firewall may be what refuses.
+    """
+    asked = tuple(names)
+    attempts = _asked(dict.fromkeys((*asked, *witnesses)), nodes, config)
+    if all(a.outcome is not Probe.ANSWERED for a in attempts):
+        return ()
+    return tuple(
+        NodeFault(a.node, Sign.UNHEALTHY, f"runs no slurmd: its port: {a.text}")
+        for a in attempts
+        if a.outcome is Probe.REFUSED and a.node in asked
+    )
+
+
+def _asked(
+    names: Iterable[str], nodes: Mapping[str, Node], config: ClusterConfig
+) -> list[ProbeAttempt]:
+    targets = [(n, *slurmd_address(n, nodes, config)) for n in names]
+    most = probe.most_at_once()
+    attempts: list[ProbeAttempt] = []
+    for start in range(0, len(targets), most):
+        attempts += _ask(targets[start : start + most])
+    return attempts
 
 
 def _ask(targets: Iterable[tuple[str, str, int]]) -> list[ProbeAttempt]:

@@ -50,17 +50,17 @@ class HealthReport:
     interrupted: str = ""
 
 
+def may_be_a_nodes_fault(verdict: Verdict, job: Job) -> bool:
+    """Whether a failure that looks like the application's may come from a node of a live job."""
+    return verdict.cause in (Cause.APPLICATION, Cause.HANG) and job.state is JobState.RUNNING
+
+
 def is_due(verdict: Verdict, settings: ResumeSettings, job: Job, allocates: bool) -> bool:
     """Whether the nodes of a step that ended so should be checked.
 
     Not once srun's own allocation is gone: nothing can be run on its nodes any more.
     """
-    return (
-        settings.health_check > 0
-        and verdict.cause in (Cause.APPLICATION, Cause.HANG)
-        and not allocates
-        and job.state is JobState.RUNNING
-    )
+    return settings.health_check > 0 and may_be_a_nodes_fault(verdict, job) and not allocates
 
 
 def parse_report(text: str, nodes: Sequence[str], now: float) -> HealthReport:

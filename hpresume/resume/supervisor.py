@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpresume.errors import SlurmError
-from hpresume.resume import inquiry, protection, stacks
+from hpresume.resume import protection, stacks
 from hpresume.resume.attempt import AttemptEnd, AttemptLoop
-from hpresume.resume.classify import Ending, classify
 from hpresume.resume.controller import Controller
 from hpresume.resume.decide import decide, suppose
 from hpresume.resume.evidence import look_once
@@ -26,6 +25,7 @@ from hpresume.resume.execute import (
     RungFailedError,
 )
 from hpresume.resume.hang_watch import HangWatch
+from hpresume.resume.inquest import Inquest
 from hpresume.resume.late_start import LateStart
 from hpresume.resume.launch import Launch
 from hpresume.resume.logbook import Logbook
@@ -42,14 +42,12 @@ from hpresume.resume.model import (
     StepShape,
     Verdict,
 )
-from hpresume.resume.node_health import doubts, is_due, still_unhealthy
 from hpresume.resume.observe import (
     Aftermath,
     Baseline,
     busy_nodes,
     context_of,
     haunted_nodes,
-    mark_faults,
     take_aftermath,
     take_baseline,
 )
@@ -86,13 +84,13 @@ class Supervisor:
         self._executor = Executor(gateway, signals)
         self._controller = Controller(launch.settings.controller)
         self._recovery = Recovery(launch, gateway, self._executor, self._logbook, self._controller)
+        self._inquest = Inquest(launch, signals, self._executor.pause)
         self._config: ClusterConfig | None = None
         self._announced = False
         self._placed: tuple[str, ...] = ()
         self._full_nodes = 0
         self._late = LateStart(launch, gateway, self._executor, self._recovery, self._logbook)
         self._last_standing: Snapshot | None = None
-        self._unhealthy: dict[str, float] = {}
         self._past_steps: set[str] = set()
         self._step_id = ""
         self._outputs: tuple[int | str, ...] = ()
@@ -222,7 +220,7 @@ class Supervisor:
             step=self._shape(base, base.job),
             config=base.config,
             job=base.job,
-            unusable=base.unusable | still_unhealthy(self._unhealthy, base.nodes),
+            unusable=base.unusable | self._inquest.unhealthy(base.nodes),
             busy=base.busy,
             history=self._logbook.history,
             original_nodes=self._launch.original_nodes,
@@ -268,7 +266,8 @@ class Supervisor:
         names = end.baseline.step.nodes if end.baseline else ()
         after = take_aftermath(self._gateway, self._logbook.job_id, names, self._config)
         self._config = after.config
-        verdict = self._verdict(end, after)
+        nodes = self._shape(end.baseline, after.job).nodes
+        verdict = self._inquest.verdict(end, after, nodes)
         if verdict.cause is Cause.COMPLETED:
             self._logbook.finished(0, "completed")
             return 0
@@ -286,60 +285,6 @@ class Supervisor:
             say(f"the ranks' stacks cannot be kept: {path}: {error.strerror}")
         else:
             say(f"the training hangs; what its ranks are doing is in {path}")
-
-    def _verdict(self, end: AttemptEnd, after: Aftermath) -> Verdict:
-        base = end.baseline
-        found = end.found
-        if not end.stopped_for and not found:
-            names = self._shape(base, after.job).nodes
-            found = mark_faults(after.nodes or {}, names, base.nodes if base else {})
-        unseen = not end.stopped_for and not found and base is None
-        if unseen and after.job and after.nodes and after.config:
-            found = look_once(after.job.nodes, after.nodes, after.config)
-        ending = Ending(
-            end.exit_code,
-            end.started,
-            end.ended,
-            end.stopped_for,
-            found,
-            end.cancel_signal,
-            base.step.time_limit_s if base else 0,
-            after.job,
-            after.answered,
-            hang=end.hang,
-            left=end.left,
-            short_of_memory=end.short_of_memory,
-            kills_stragglers=self._kills_stragglers(after.config),
-        )
-        return self._with_health(ending, self._shape(base, after.job).nodes, after.config)
-
-    def _with_health(
-        self, ending: Ending, nodes: Sequence[str], config: ClusterConfig | None
-    ) -> Verdict:
-        """The verdict; where the application seems to be to blame, its nodes are checked first."""
-        verdict, job = classify(ending), ending.job
-        if job is None or not is_due(verdict, self._settings, job, self._launch.allocates):
-            return verdict
-        limit_s = self._settings.health_check
-        report = inquiry.examine(
-            self._launch.call.path, job.job_id, nodes, self._launch.environ, self._signals,
-            age_s=time.time() - ending.started,
-            limit_s=limit_s,
-            devices=bool(job.tres_gres and config and config.constrains_devices),
-        )  # fmt: skip
-        cancel = ending.cancel_signal or report.interrupted
-        verdict = classify(replace(ending, findings=report.findings, cancel_signal=cancel))
-        bad = [f.node for f in verdict.faults if f.sign is Sign.UNHEALTHY]
-        self._unhealthy.update(dict.fromkeys(bad, time.time()))
-        unknown = doubts(report, limit_s, bad)
-        if unknown and not cancel:
-            say(f"not known of the nodes' health: {unknown}")
-        return verdict
-
-    def _kills_stragglers(self, config: ClusterConfig | None) -> bool:
-        """Whether srun kills the tasks that run on after the first one has ended."""
-        wait_s = self._launch.wait_s
-        return bool(config and config.wait_time_s) if wait_s is None else wait_s > 0
 
     def _resume(
         self, end: AttemptEnd, after: Aftermath, verdict: Verdict, child: Child
@@ -440,7 +385,7 @@ class Supervisor:
             self._seen(end.baseline, after),
             verdict=verdict,
             exit_code=end.exit_code,
-            unusable=after.unusable | away | still_unhealthy(self._unhealthy, after.nodes or {}),
+            unusable=after.unusable | away | self._inquest.unhealthy(after.nodes or {}),
             lost_since=end.lost_since,
             finisher=self._controller.watches,
             jitter=random.random(),  # noqa: S311 - spreads restarts, guards nothing

@@ -58,6 +58,41 @@ def test_of_the_next_node_while_the_first_loss_is_dealt_with(cluster: E2eCluster
     run.wait_output("code=0")
 
 
+def test_of_a_slurmd_before_the_step_is_launched(cluster: E2eCluster) -> None:
+    """Its kernel answers, and slurmctld has not missed it yet: srun cannot launch there."""
+    run = Run(cluster)
+    go = run.dir / "go"
+    run.batch(f"until test -e {go}; do sleep 0.1; done\n{PROTECTED}", "-N3", "--exclusive")
+    run.wait(lambda: len(run.job_nodes()) == 3, 30, "the job does not start")
+    first, second, third = run.job_nodes()
+    cluster.exec(["pkill", "-KILL", "-x", "slurmd"], second, check=True)
+    run.write("go", "")
+    assert {u.node for u in run.wait_up(2, 2, 60)} == {first, third}
+    out = run.finish()
+    assert "code=0" in out
+    assert f"node failure: {second} is lost: never heard, slurmd's port: Connection refused" in out
+
+
+def test_of_a_slurmd_that_the_training_fails_after(cluster: E2eCluster) -> None:
+    """What runs goes on without it, its heartbeat too; a new attempt could not start there."""
+    run = Run(cluster)
+    go = run.dir / "go"
+    run.write(
+        "on_up.sh",
+        f'[ "$HPRESUME_ATTEMPT" = 2 ] || {{ until test -e {go}; do sleep 0.1; done; exit 7; }}',
+    )
+    run.batch(PROTECTED, "-N3", "--exclusive")
+    first, second = (u.node for u in run.wait_up(1, 2))
+    run.wait_watched(1)
+    cluster.exec(["pkill", "-KILL", "-x", "slurmd"], second, check=True)
+    run.write("go", "")
+    (third,) = {u.node for u in run.wait_up(2, 2)} - {first}
+    assert third != second
+    out = run.finish()
+    assert "code=0" in out
+    assert f"node failure: {second} runs no slurmd: its port: Connection refused" in out
+
+
 def test_without_any_way_to_go_on(cluster: E2eCluster) -> None:
     run = Run(cluster)
     run.batch(PROTECTED, "-N2", "--exclusive", "--no-requeue")

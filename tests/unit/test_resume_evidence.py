@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpresume.resume import evidence, probe
-from hpresume.resume.evidence import look_once
+from hpresume.resume.evidence import look_once, unserved
 from hpresume.resume.model import NodeFault, Sign
 from hpresume.slurm.models import ClusterConfig, Node
 
@@ -56,6 +56,20 @@ def test_unless_it_is_known_not_to_be(nodes: dict[str, Node]) -> None:
 def test_a_node_is_back_only_once_its_slurmd_is(nodes: dict[str, Node]) -> None:
     (fault,) = look_once(["n1", "n4"], nodes, CONFIG, lone=True)
     assert fault == NodeFault("n4", Sign.LOST, "is lost: slurmd's port: Connection refused")
+
+
+def test_a_node_that_refuses_runs_no_slurmd(nodes: dict[str, Node]) -> None:
+    fault = NodeFault("n4", Sign.UNHEALTHY, "runs no slurmd: its port: Connection refused")
+    assert unserved(["n1", "n2", "n4"], ["n3"], nodes, CONFIG) == (fault,)
+    assert unserved(["n4"], ["n1"], nodes, CONFIG) == (fault,)
+
+
+def test_a_witness_is_not_blamed(nodes: dict[str, Node]) -> None:
+    assert unserved(["n1"], ["n1", "n4"], nodes, CONFIG) == ()
+
+
+def test_where_all_refuse_a_firewall_may_be_what_does(nodes: dict[str, Node]) -> None:
+    assert unserved(["n4"], ["n4", "n3"], nodes, CONFIG) == ()
 
 
 def test_no_nodes() -> None:

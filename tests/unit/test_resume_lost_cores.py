@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hpresume.resume.model import Cause, Context, Snapshot, StepShape, Verdict
-from hpresume.resume.recovery import over_lost_cores
+from hpresume.resume.resized import over_lost_cores
 from hpresume.slurm.models import Job, JobState
 
 NODES = ("n1", "n3")

@@ -17,7 +17,7 @@ from hpresume.resume.model import (
     StepShape,
     Verdict,
 )
-from hpresume.resume.recovery import displaced
+from hpresume.resume.resized import displaced
 from hpresume.resume.supervisor import with_returned
 from hpresume.slurm.models import Job, JobState
 

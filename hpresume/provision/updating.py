@@ -149,7 +149,8 @@ def _step(draft: Draft, group: Group, held: frozenset[str], alarms: frozenset[st
     if update.stage is Stage.PENDING:
         draft.set_group(group.name, update=replace(update, stage=Stage.IN_PROGRESS))
         return True
-    nodes = [node for node in draft.of(group.name) if not node.is_removed]
+    stay = (node for node in draft.of(group.name) if not node.is_removed)
+    nodes = sorted(stay, key=lambda node: node.index)  # a lower number may have come later
     step = decide(update, [_member(node, held) for node in nodes], draft.now, alarms)
     match step:
         case Wait():

@@ -178,6 +178,19 @@ class TestUpdate:
         assert len(made.told("completed successfully for IG workers")) == 1
         assert made.groups["workers"].status is GroupStatus.IN_SERVICE
 
+    def test_in_the_order_of_numbers_also_where_a_lower_one_came_later(self) -> None:
+        made = world(2)
+        first = made.node("workers-1")
+        made.ask(lambda draft, ref: requests.act(draft, NodeAction.DELETE, [first], ref))
+        made.settle(20)
+        made.update(workers(2))
+        made.settle(20)
+        assert [n.name for n in made.nodes("workers")] == ["workers-2", "workers-1"]
+        made.update_software(**only(ImageId=NEW, DeploymentConfig=config(1)))
+        made.settle(60)
+        launched = [r.node for r in made.provider.launches if r.image == NEW]
+        assert launched == ["workers-1", "workers-2"]
+
     def test_scripts_run_on_the_new_machines(self) -> None:
         made = world(2)
         made.ran.clear()

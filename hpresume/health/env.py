@@ -8,7 +8,6 @@ ask the same question is started once.
 from __future__ import annotations
 
 import os
-import selectors
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpresume import process_group
 from hpresume.health.model import Absent, Broken, one_line
 from hpresume.health.policy import CheckPolicy
 
@@ -86,13 +86,13 @@ class Cache:
             self.guard.wait_for(lambda: self.starting == 0, _GRACE_S)
             left = tuple(self.running)
         for process in left:
-            _kill(process.pid, signal.SIGTERM)
+            process_group.kill(process.pid, signal.SIGTERM)
         until = time.monotonic() + _GRACE_S
         for process in left:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=max(until - time.monotonic(), 0))
         for process in left:
-            _kill(process.pid, signal.SIGKILL)
+            process_group.kill(process.pid)
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,7 @@ class Env:
             self.cache.starting += 1
         process = None
         try:
-            process = subprocess.Popen(
-                [program, *argv[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environ,
-                start_new_session=True,
-            )
+            process = process_group.start([program, *argv[1:]], environ)
         except (OSError, ValueError) as error:
             return Broken(f"{tool} cannot be started: {error}")
         finally:
@@ -183,13 +176,13 @@ class Env:
                 self.cache.guard.notify_all()
         limit = max(self.time_left, 0.05)
         try:
-            output = _said(process, limit)
+            output = process_group.read(process, limit, _MAX_OUTPUT)
+        except subprocess.TimeoutExpired:
+            return Broken(f"{tool} did not answer within {limit:.1f} s")
         finally:
             _end(process)
             with self.cache.guard:
                 self.cache.running.discard(process)
-        if output is None:
-            return Broken(f"{tool} did not answer within {limit:.1f} s")
         stdout, stderr = (text[:_MAX_OUTPUT].decode("utf-8", errors="replace") for text in output)
         is_cut = any(len(text) > _MAX_OUTPUT for text in output)
         return Answer(tool, stdout, stderr, process.returncode or 0, is_cut)
@@ -204,47 +197,14 @@ def whole(text: str | None) -> int | None:
         return None
 
 
-def _said(process: subprocess.Popen[bytes], limit_s: float) -> tuple[bytes, bytes] | None:
-    """What it printed, not much more than the most of it; None where the time is over first."""
-    until = time.monotonic() + limit_s
-    parts = (bytearray(), bytearray())
-    with selectors.DefaultSelector() as waiting:
-        for stream, part in zip((process.stdout, process.stderr), parts, strict=True):
-            if stream is not None:
-                waiting.register(stream, selectors.EVENT_READ, part)
-        while waiting.get_map():
-            for key, _ in waiting.select(max(until - time.monotonic(), 0)):
-                read = os.read(key.fd, 1 << 16)
-                key.data.extend(read)
-                if len(key.data) > _MAX_OUTPUT:
-                    return bytes(parts[0]), bytes(parts[1])
-                if not read:
-                    waiting.unregister(key.fileobj)
-            if time.monotonic() > until:
-                return None
-    try:
-        process.wait(timeout=max(until - time.monotonic(), 0))
-    except subprocess.TimeoutExpired:
-        return None
-    return bytes(parts[0]), bytes(parts[1])
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         # Asked first: stress-ng removes its files, dcgmi stops a diagnosis in the host engine.
-        _kill(process.pid, signal.SIGTERM)
+        process_group.kill(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_GRACE_S)
     # Its children too, which may outlive it and hold the pipes.
-    _kill(process.pid, signal.SIGKILL)
+    process_group.kill(process.pid)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=_GRACE_S)  # a process in the kernel's hands does not die
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            with suppress(OSError, ValueError):
-                stream.close()
-
-
-def _kill(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+    process_group.close(process)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
 
+from hpresume import process_group
 from hpresume.errors import ProviderTransientError
 from hpresume.providers.model import Provider
 from hpresume.providers.programs import Ran
@@ -64,15 +63,12 @@ def _finish(
     except OSError as error:
         raise ProviderTransientError(f"{line[0]}: {error.strerror}") from error
     try:
-        process.communicate(stdin, timeout=timeout_s)
+        with process_group.held(process):
+            process.communicate(stdin, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise ProviderTransientError(
             f"{machine_id}: {line[0]}: no end within {timeout_s:.0f} s"
         ) from error
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
     return process.returncode
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpresume import process_group
 from hpresume.errors import SlurmError, SlurmTimeoutError, SlurmToolError, SlurmTransientError
 from hpresume.slurm.answers import classify
 
@@ -110,15 +110,7 @@ class Runner:
     ) -> Iterator[subprocess.Popen[bytes]]:
         """A running tool in a process group of its own, dead when the block ends."""
         try:
-            process = subprocess.Popen(
-                list(argv),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=cwd,
-                env=self._environment,
-                start_new_session=True,
-            )
+            process = process_group.start(argv, self._environment, cwd, stdin)
         except FileNotFoundError as error:
             raise SlurmToolError(
                 f"{argv[0]} is not on PATH: install Slurm's client tools"
@@ -126,10 +118,8 @@ class Runner:
         except OSError as error:
             kind = SlurmTransientError if error.errno in _SHORTAGES else SlurmToolError
             raise kind(f"{argv[0]} cannot be started: {error}") from error
-        try:
+        with process_group.held(process):
             yield process
-        finally:
-            _end(process)
 
 
 def failure(argv: Sequence[str], answer: Answer) -> SlurmError:
@@ -137,17 +127,6 @@ def failure(argv: Sequence[str], answer: Answer) -> SlurmError:
     kind, line = classify(answer.text)
     said = line or f"exit code {answer.returncode} without a word"
     return kind(f"{_shown(argv)}: {_shortened(said, 300)}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
 
 
 def _shown(argv: Sequence[str]) -> str:

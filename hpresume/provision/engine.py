@@ -10,39 +10,25 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 
-from hpresume.errors import (
-    HpresumeError,
-    LeadershipLostError,
-    ProviderError,
-    ProviderTransientError,
-    ResourceNotFoundError,
-)
-from hpresume.providers.model import Machine, Provider
-from hpresume.provision import checking, outcomes
+from hpresume.errors import HpresumeError, LeadershipLostError
+from hpresume.providers.model import Provider
+from hpresume.provision import outcomes
 from hpresume.provision.alarms import Alarms, AlarmWatch
 from hpresume.provision.book import Book
+from hpresume.provision.calls import Calls
 from hpresume.provision.crew import Crew
-from hpresume.provision.draft import Draft
-from hpresume.provision.jobs import Job, Jobs
+from hpresume.provision.jobs import Jobs
+from hpresume.provision.machine_watch import MachineWatch
 from hpresume.provision.model import Leave, Node, Phase, State
-from hpresume.provision.observed import Observed, SlurmNode, Task, Work
-from hpresume.provision.outcomes import Outcome
+from hpresume.provision.observed import Observed
+from hpresume.provision.pace import Pace
 from hpresume.provision.plan import plan
 from hpresume.provision.policy import Policy
-from hpresume.provision.ports import (
-    DeepChecks,
-    Hardware,
-    Scripts,
-    SlurmEntries,
-    SlurmSide,
-    slurm_entries,
-)
+from hpresume.provision.ports import DeepChecks, Hardware, Scripts, SlurmSide, slurm_entries
+from hpresume.provision.slurm_view import SlurmView, Surroundings
 from hpresume.store.holds import Holds
 
 _log = logging.getLogger(__name__)
@@ -51,46 +37,8 @@ _log = logging.getLogger(__name__)
 KEEP_EVENTS_S = 90 * 86400.0
 _HOUR_S = 3600.0
 
-#: A cluster that is deleted waits so long for slurm.conf to be cleared (s): its Slurm may be gone.
-CLEAR_S = 60.0
-
 #: This part's name among those that have nodes in hand.
 OWNER = "provisioning"
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Seconds between looks at the provider and at Slurm, between two steps at least, and so on.
-
-    ``configure_s`` is between two changes of slurm.conf: before Slurm 23.11 each restarts
-    slurmctld, so nodes that come up together go in together.
-    """
-
-    look_s: float = 5.0
-    configure_s: float = 10.0
-    step_s: float = 0.05
-    idle_s: float = 1.0
-
-
-@dataclass
-class _View:
-    """What is known of one cluster's Slurm."""
-
-    side: SlurmSide | None
-    configured: Mapping[str, str] | None = None
-    entries: SlurmEntries | None = None
-    nodes: Mapping[str, SlurmNode] | None = None
-    nodes_at: float = 0.0
-    looked_at: float = float("-inf")
-    configure_after: float = float("-inf")
-    problem: str = ""
-    failing_since: float | None = None
-    busy: set[str] = field(default_factory=set)
-
-    @property
-    def failing_s(self) -> float:
-        """For how long slurm.conf could not be changed (s)."""
-        return 0.0 if self.failing_since is None else time.monotonic() - self.failing_since
 
 
 class Engine:
@@ -122,33 +70,30 @@ class Engine:
     ) -> None:
         self._woken = woken
         self._book = book
-        self._provider = provider
         self._clock = clock
         self._policy = policy or Policy()
         self._pace = pace or Pace()
         self._slurm = slurm or (lambda _: None)
         self._holds = holds or Holds()
-        self._jobs = Jobs(provider, scripts, attributes or (lambda _state, _node: {}))
-        self._default_partition = default_partition
-        self._hardware = hardware or {}
-        self._calls = Crew(width, "provider")
-        self._runs = Crew(256, "scripts")
+        jobs = Jobs(provider, scripts, attributes or (lambda _state, _node: {}))
+        self._calls = Calls(provider, jobs, deep_checks, width, self.wake)
         self._looks = Crew(4, "look")
-        self._deep_checks = deep_checks
+        self._machines = MachineWatch(provider, self._looks.submit, clock, self._pace.look_s)
         self._alarms = AlarmWatch(alarms, self._looks.submit, self._pace.look_s)
-        self._done: queue.SimpleQueue[tuple[str, Outcome | None, tuple[str, ...]]] = (
-            queue.SimpleQueue()
+        self._around = Surroundings(
+            submit=self._looks.submit,
+            woken=self.wake,
+            clock=clock,
+            entries=lambda state: slurm_entries(state, default_partition, hardware),
+            tell=self._tell_of_slurm,
+            look_s=self._pace.look_s,
+            configure_s=self._pace.configure_s,
+            retry_s=self._policy.retry_s,
         )
-        #: Calls under way, and the host names they are about.
-        self._under_way: dict[tuple[str, ...], str] = {}
+        self._views: dict[str, SlurmView] = {}
         self._others: frozenset[str] = frozenset()
         #: Until when a node was in another's hands.
         self._others_until: dict[str, float] = {}
-        self._views: dict[str, _View] = {}
-        self._machines: Mapping[str, Machine] | None = None
-        self._machines_at = 0.0
-        self._looked_at = float("-inf")
-        self._looking = False
         self._awake = threading.Event()
         self._forgot_at = 0.0
 
@@ -159,8 +104,8 @@ class Engine:
 
     def close(self) -> None:
         """Start nothing more; what is under way is left to itself."""
-        for crew in (self._calls, self._runs, self._looks):
-            crew.close()
+        self._calls.close()
+        self._looks.close()
 
     def run(self, stop: threading.Event) -> None:
         """Step until ``stop`` is set. Raises LeadershipLostError when another instance leads."""
@@ -180,8 +125,9 @@ class Engine:
 
     def step(self) -> None:
         """One pass over all clusters."""
-        self._apply_outcomes()
-        self._look_at_machines()
+        self._calls.apply(self._book, self._policy, self._clock)
+        if self._book.states:
+            self._machines.look(self.wake)
         self._alarms.look(self._book.states.values(), self.wake)
         self._forget()
         self.hold()
@@ -204,7 +150,7 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self._under_way and self._done.empty()
+        return self._calls.is_idle
 
     @property
     def is_busy(self) -> bool:
@@ -215,8 +161,9 @@ class Engine:
         cluster_id = state.cluster.cluster_id
         view = self._views.get(cluster_id)
         if view is None:
-            view = self._views[cluster_id] = _View(self._slurm(state))
-        self._look_at_slurm(cluster_id, view)
+            view = SlurmView(cluster_id, self._slurm(state), self._around)
+            self._views[cluster_id] = view
+        view.look()
         made = plan(state, self._observed(state, view), self._policy, self._clock())
         if not made.change.is_empty:
             if not self._book.commit(state, made.change):
@@ -230,25 +177,22 @@ class Engine:
             self.hold()
         for work in made.work:
             if self._holds.take(OWNER, work.node.name):
-                self._start(state, view, work)
+                self._calls.begin(state, view, work)
         for run in made.checks:
-            self._start_check(cluster_id, run)
+            self._calls.check(cluster_id, run)
         for machine_id in made.strays:
-            self._end_stray(cluster_id, machine_id)
-        self._configure(state, view)
+            self._calls.end_stray(cluster_id, machine_id)
+        view.configure(state)
 
-    def _observed(self, state: State, view: _View) -> Observed:
+    def _observed(self, state: State, view: SlurmView) -> Observed:
         return Observed(
-            machines=self._machines,
-            machines_at=self._machines_at,
+            machines=self._machines.machines,
+            machines_at=self._machines.seen_at,
             has_slurm=view.side is not None,
             configured=view.configured,
             slurm=view.nodes,
-            is_cleared=view.side is None
-            or state.cluster.controller_up_at is None
-            or view.entries == SlurmEntries()
-            or view.failing_s >= CLEAR_S,
-            slurm_at=view.nodes_at,
+            is_cleared=view.is_cleared(state),
+            slurm_at=view.seen_at,
             held=self._others,
             alarms=self._alarms.of(state),
         )
@@ -261,206 +205,19 @@ class Engine:
             for node in state.nodes.values()
             if node.phase is not Phase.RUNNING or node.leave is not Leave.STAY or node.checking
         }
-        others = self._holds.keep(OWNER, names | set(self._under_way.values()))
+        others = self._holds.keep(OWNER, names | self._calls.names)
         # What the provider told while recovery changed machines is not true any more: such a
         # node is left alone until a look that began after recovery had let go of it.
         now = self._clock()
         for name in self._others_until.keys() - others:
             self._others_until[name] = min(self._others_until[name], now)
-            if self._machines_at > self._others_until[name]:
+            if self._machines.seen_at > self._others_until[name]:
                 del self._others_until[name]
         self._others_until.update(dict.fromkeys(others, math.inf))
         self._others = frozenset(self._others_until)
 
-    # Work that is started
-
-    def _start(self, state: State, view: _View, work: Work) -> None:
-        node = work.node
-        key = (work.task, node.logical_id, node.token)
-        if key in self._under_way:
-            return
-        job = self._jobs.of(work.task)
-        self._under_way[key] = node.name
-        crew = self._runs if work.task is Task.SCRIPTS else self._calls
-        cluster_id = state.cluster.cluster_id
-        crew.submit(lambda: self._carry_out(job, state, view, node, cluster_id, key))
-
-    def _carry_out(
-        self,
-        job: Job,
-        state: State,
-        view: _View,
-        node: Node,
-        cluster_id: str,
-        key: tuple[str, ...],
-    ) -> None:
-        outcome: Outcome | None = outcomes.look_again(node)
-        try:
-            outcome = job(state, view.side, node)
-        except HpresumeError as error:
-            _log.warning("%s of %s: %s", key[0], node.name, error)
-            outcome = outcomes.look_again(node, str(error))
-        finally:
-            self._done.put((cluster_id, outcome, key))
-            if key[0] in (Task.SCRIPTS, Task.RESUME):
-                view.looked_at = float("-inf")  # joining waits for a look from after them
-            self.wake()
-
-    def _start_check(self, cluster_id: str, run: checking.Run) -> None:
-        key = ("check", run.operation, run.group)
-        if key in self._under_way:
-            return
-        self._under_way[key] = ""  # the nodes are in hand already, as such that are checked
-
-        def check() -> None:
-            outcome = checking.not_run(run, "there are no deep health checks here")
-            try:
-                if self._deep_checks is not None:
-                    outcome = checking.ended(run, self._deep_checks.run(run))
-            except HpresumeError as error:
-                _log.warning("deep health check of %s: %s", run.group, error)
-                outcome = checking.not_run(run, str(error))
-            finally:
-                self._done.put((cluster_id, outcome, key))
-                self.wake()
-
-        self._runs.submit(check)
-
-    def _end_stray(self, cluster_id: str, machine_id: str) -> None:
-        key = ("stray", cluster_id, machine_id)
-        if key in self._under_way:
-            return
-        self._under_way[key] = ""
-
-        def end() -> None:
-            try:
-                machine = self._provider.describe(machine_id)
-                if machine is None or machine.state.is_gone:
-                    return  # given up since the list was made
-                _log.warning("machine %s belongs to no node any more: it is given up", machine_id)
-                self._provider.terminate(machine_id)
-            except ProviderError as error:
-                _log.warning("machine %s: %s", machine_id, error)
-            finally:
-                self._done.put((cluster_id, None, key))
-
-        self._calls.submit(end)
-
-    # What comes back
-
-    def _apply_outcomes(self) -> None:
-        brought: dict[str, list[tuple[Outcome | None, tuple[str, ...]]]] = {}
-        while True:
-            try:
-                cluster_id, outcome, key = self._done.get_nowait()
-            except queue.Empty:
-                break
-            brought.setdefault(cluster_id, []).append((outcome, key))
-        for cluster_id, results in brought.items():
-
-            def work(
-                draft: Draft, results: list[tuple[Outcome | None, tuple[str, ...]]] = results
-            ) -> None:
-                for outcome, _ in results:
-                    if outcome is not None:
-                        outcome(draft, self._policy)
-
-            try:
-                self._book.change(cluster_id, self._clock(), work)
-            except ResourceNotFoundError:
-                pass
-            except HpresumeError:
-                # Not written: what the calls brought must not get lost.
-                for outcome, key in results:
-                    self._done.put((cluster_id, outcome, key))
-                raise
-            for _, key in results:
-                self._under_way.pop(key, None)
-            self.wake()
-
-    # Looks
-
-    def _look_at_machines(self) -> None:
-        now = time.monotonic()
-        if self._looking or now - self._looked_at < self._pace.look_s or not self._book.states:
-            return
-        self._looking = True
-        self._looked_at = now
-
-        def look() -> None:
-            begun = self._clock()
-            try:
-                machines = {machine.machine_id: machine for machine in self._provider.list()}
-                self._machines, self._machines_at = machines, begun
-            except ProviderError as error:
-                level = logging.INFO if isinstance(error, ProviderTransientError) else logging.ERROR
-                _log.log(level, "%s: %s", self._provider.name, error)
-            finally:
-                self._looking = False
-                self.wake()
-
-        self._looks.submit(look)
-
-    def _look_at_slurm(self, cluster_id: str, view: _View) -> None:
-        now = time.monotonic()
-        side = view.side
-        if side is None or "look" in view.busy or now - view.looked_at < self._pace.look_s:
-            return
-        view.looked_at = now
-        view.busy.add("look")
-
-        def look() -> None:
-            begun = self._clock()
-            try:
-                view.nodes, view.nodes_at = side.look(), begun
-            except HpresumeError as error:
-                view.nodes = None
-                _log.info("slurm of %s: %s", cluster_id, error)
-            finally:
-                view.busy.discard("look")
-                self.wake()
-
-        self._looks.submit(look)
-
-    def _configure(self, state: State, view: _View) -> None:
-        """Have the entries put into slurm.conf, where that is not under way and its pause over."""
-        side = view.side
-        if side is None or "configure" in view.busy or state.cluster.controller_up_at is None:
-            return
-        wanted = slurm_entries(state, self._default_partition, self._hardware)
-        now = time.monotonic()
-        if wanted == view.entries or now < view.configure_after:
-            return
-        cluster_id = state.cluster.cluster_id
-        before = view.entries or SlurmEntries()
-        gone = wanted.gone | (before.names - wanted.names)
-        entries = replace(wanted, gone=gone, before=before.partitions)
-        view.busy.add("configure")
-
-        def configure() -> None:
-            try:
-                side.configure(entries)
-                view.entries = entries
-                view.configured = {entry.name: entry.address for entry in entries.nodes}
-                view.looked_at = float("-inf")
-                view.failing_since = None
-                self._tell_of_slurm(cluster_id, view, "")
-                view.configure_after = time.monotonic() + self._pace.configure_s
-            except HpresumeError as error:
-                view.configure_after = time.monotonic() + self._policy.retry_s
-                view.failing_since = view.failing_since or now
-                self._tell_of_slurm(cluster_id, view, str(error))
-            finally:
-                view.busy.discard("configure")
-                self.wake()
-
-        self._looks.submit(configure)
-
-    def _tell_of_slurm(self, cluster_id: str, view: _View, problem: str) -> None:
+    def _tell_of_slurm(self, cluster_id: str, problem: str, before: str) -> None:
         """Say what is wrong, and that it is over; events of a cluster are in the log as well."""
-        before, view.problem = view.problem, problem
-        if not problem and not before:
-            return
         if problem and problem != before and cluster_id not in self._book.states:
             _log.error("slurm.conf of %s, which is gone: %s", cluster_id, problem)
-        self._done.put((cluster_id, outcomes.slurm_refuses(problem, before), ()))
+        self._calls.bring(cluster_id, outcomes.slurm_refuses(problem, before))

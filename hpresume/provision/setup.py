@@ -29,8 +29,9 @@ from hpresume.provision.book import Book
 from hpresume.provision.clock import SteadyClock
 from hpresume.provision.control import Provisioner
 from hpresume.provision.deep_checks import CommandDeepChecks
-from hpresume.provision.engine import Engine, Pace
+from hpresume.provision.engine import Engine
 from hpresume.provision.lifecycle import LifecycleScripts, Where
+from hpresume.provision.pace import Pace
 from hpresume.provision.policy import HOUR, Policy
 from hpresume.provision.ports import Hardware, SlurmSide
 from hpresume.provision.remote import RemotePrograms

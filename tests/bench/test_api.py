@@ -11,7 +11,7 @@ from api_requests import group, request, serve
 from provision_service import served
 from simulated_provider import SimulatedProvider
 
-from hpresume.provision.engine import Pace
+from hpresume.provision.pace import Pace
 from hpresume.provision.policy import Policy
 from hpresume.store import open_store
 

@@ -14,7 +14,7 @@ from provision_service import served
 from provision_world import CONTROLLER, LOGIN, spec, workers
 from simulated_provider import SimulatedProvider
 
-from hpresume.provision.engine import Pace
+from hpresume.provision.pace import Pace
 from hpresume.provision.policy import Policy
 from hpresume.provision.service import EventQuery, NodeQuery
 from hpresume.store import open_store

@@ -22,8 +22,8 @@ from hpresume.errors import (
 from hpresume.providers.devcluster import DevClusterProvider
 from hpresume.providers.model import LaunchRequest, Machine
 from hpresume.provision import devcluster
-from hpresume.provision.engine import Pace
 from hpresume.provision.lifecycle import LifecycleScripts
+from hpresume.provision.pace import Pace
 from hpresume.provision.policy import Policy
 from hpresume.provision.ports import Hardware, NodeEntry, slurm_entries
 from hpresume.provision.service import ClusterUpdate, NodeAction, NodeQuery

@@ -13,8 +13,8 @@ from provision_world import group, spec, workers
 from hpresume.devcluster.spec import CONTROLLER
 from hpresume.providers.devcluster import DevClusterProvider
 from hpresume.provision import devcluster
-from hpresume.provision.engine import Pace
 from hpresume.provision.lifecycle import LifecycleScripts
+from hpresume.provision.pace import Pace
 from hpresume.provision.policy import Policy
 from hpresume.provision.ports import Hardware
 from hpresume.provision.service import ClusterUpdate

@@ -23,7 +23,7 @@ from hpresume.errors import (
     SlurmTransientError,
     StoreError,
 )
-from hpresume.provision import engine, repository
+from hpresume.provision import repository, slurm_view
 from hpresume.provision.book import Book
 from hpresume.provision.observed import SlurmNode
 from hpresume.provision.ports import SlurmEntries
@@ -295,7 +295,7 @@ class LostSlurm:
 def test_a_cluster_goes_when_its_slurm_is_cleared_or_lost(
     tmp_path: Path, provider: SimulatedProvider, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
-    monkeypatch.setattr(engine, "CLEAR_S", 0.5)
+    monkeypatch.setattr(slurm_view, "CLEAR_S", 0.5)
     slurm = LostSlurm()
     store = open_store(f"sqlite:///{tmp_path}/controller.db")
     with served(store, provider, slurm=lambda _: slurm) as running:

@@ -13,7 +13,8 @@ from hpresume.provision.book import Book
 from hpresume.provision.checking import Finding, Run, Verdict
 from hpresume.provision.clock import SteadyClock
 from hpresume.provision.control import Provisioner
-from hpresume.provision.engine import Engine, Pace
+from hpresume.provision.engine import Engine
+from hpresume.provision.pace import Pace
 from hpresume.provision.policy import Policy
 from hpresume.store import Store
 

@@ -25,9 +25,9 @@ from hpresume.providers.model import LaunchRequest
 from hpresume.provision import setup
 from hpresume.provision.checking import Finding, Run, Verdict
 from hpresume.provision.engine import OWNER as PROVISIONING
-from hpresume.provision.engine import Pace
 from hpresume.provision.model import State
 from hpresume.provision.observed import SlurmNode
+from hpresume.provision.pace import Pace
 from hpresume.provision.policy import Policy as ProvisionPolicy
 from hpresume.provision.ports import SlurmEntries
 from hpresume.provision.service import ClusterUpdate, NodeAction
@@ -233,8 +233,9 @@ def test_what_the_provider_told_before_recovery_let_go_is_not_believed(both: Bot
             time.sleep(0.005)
 
     steps(lambda: both.provider.calls.count("list") > asked + 1)
-    slow, engine._pace = engine._pace, replace(engine._pace, look_s=1e9)
-    steps(lambda: not engine._looking)
+    machines = engine._machines
+    slow, machines._every_s = machines._every_s, 1e9
+    steps(lambda: not machines._looking)
     new = both.provider.launch(LaunchRequest("hpr-aa-1", NODE))
     both.holds.release(RECOVERY, NODE)
     for _ in range(20):
@@ -242,7 +243,7 @@ def test_what_the_provider_told_before_recovery_let_go_is_not_believed(both: Bot
         time.sleep(0.005)
     assert both.record().machine_id == old.machine_id
     assert both.record().is_up
-    engine._pace = slow
+    machines._every_s = slow
     steps(lambda: both.record().machine_id == new.machine_id and both.record().is_up)
     assert both.provider.of(NODE) == [new]
     assert both.record().machine_id == new.machine_id

@@ -185,14 +185,15 @@ class Engine:
         view.configure(state)
 
     def _observed(self, state: State, view: SlurmView) -> Observed:
+        # Times before what was seen then: a look that ends in between must not make old ones new.
         return Observed(
-            machines=self._machines.machines,
             machines_at=self._machines.seen_at,
+            machines=self._machines.machines,
             has_slurm=view.side is not None,
             configured=view.configured,
+            slurm_at=view.seen_at,
             slurm=view.nodes,
             is_cleared=view.is_cleared(state),
-            slurm_at=view.seen_at,
             held=self._others,
             alarms=self._alarms.of(state),
         )

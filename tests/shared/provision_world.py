@@ -8,12 +8,22 @@ from typing import Any
 
 from simulated_provider import SimulatedProvider
 
-from hpresume.errors import ProviderError
+from hpresume.errors import CapacityError, ProviderError
 from hpresume.providers.model import LaunchRequest
 from hpresume.provision import checking, outcomes, requests, updating
 from hpresume.provision.checking import Finding, Run
 from hpresume.provision.draft import Draft, applied
-from hpresume.provision.model import Bill, Change, Event, Group, Node, NodeType, Phase, State
+from hpresume.provision.model import (
+    Bill,
+    Change,
+    ClusterStatus,
+    Event,
+    Group,
+    Node,
+    NodeType,
+    Phase,
+    State,
+)
 from hpresume.provision.observed import Observed, Plan, SlurmNode, Task, Work
 from hpresume.provision.plan import plan
 from hpresume.provision.policy import Policy
@@ -53,6 +63,18 @@ def workers(count: int, **more: Any) -> GroupSpec:
 def spec(*groups: GroupSpec, **more: Any) -> ClusterSpec:
     document = {"NodeProvisioningMode": "Continuous", "Orchestrator": {"Slurm": {}}, **more}
     return ClusterSpec("c1", document, groups)
+
+
+def deployment_config(
+    batch: int = 1, wait: int = 0, *, percent: bool = False, **more: Any
+) -> dict[str, Any]:
+    """DeploymentConfig of a software update: so many nodes at once, and a pause (s)."""
+    kind = "CAPACITY_PERCENTAGE" if percent else "INSTANCE_COUNT"
+    policy: dict[str, Any] = {"MaximumBatchSize": {"Type": kind, "Value": batch}}
+    if "back" in more:
+        policy["RollbackMaximumBatchSize"] = {"Type": kind, "Value": more.pop("back")}
+    document: dict[str, Any] = {"RollingUpdatePolicy": policy, **more}
+    return {**document, "WaitIntervalInSeconds": wait} if wait else document
 
 
 class World:
@@ -233,3 +255,16 @@ class World:
 
     def of_type(self, kind: NodeType) -> list[Node]:
         return [n for n in self.state.nodes.values() if self.groups[n.group].node_type is kind]
+
+
+def shortage() -> CapacityError:
+    return CapacityError("no capacity")
+
+
+def running_world(count: int = 4, **more: object) -> World:
+    """A cluster in service with its workers up."""
+    world = World(CONTROLLER, LOGIN, workers(count, **more))
+    world.settle(10)
+    assert world.state.cluster.status is ClusterStatus.IN_SERVICE
+    assert world.up("workers") == count
+    return world

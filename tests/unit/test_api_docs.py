@@ -70,9 +70,9 @@ PROTOCOL = {
 
 _RULE_TESTS = {
     "request": "api_rules: a_broken_rule_of_a_request",
-    "cluster": "api_rules: a_broken_rule_of_the_state",
-    "group": "api_rules: what_is_not_added",
-    "node": "api_rules: which_nodes_are_left_alone",
+    "cluster": "api_rules_state: a_broken_rule_of_the_state",
+    "group": "api_rules_nodes: what_is_not_added",
+    "node": "api_rules_nodes: which_nodes_are_left_alone",
 }
 
 

@@ -1,22 +1,17 @@
-"""srun's command line: our reading of it against libc's getopt_long and the installed srun."""
+"""srun's command line: our reading of it, and against libc's getopt_long."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from srun_text import HELP
 
 from hpresume.errors import SlurmError, UsageError
-from hpresume.slurm import srun_help
 from hpresume.slurm.srun_options import (
-    AUTO_RESUME,
     Arity,
     OptionSpec,
     OptionTable,
@@ -30,38 +25,6 @@ from hpresume.slurm.srun_options import (
     split_for_supervisor,
     without_options,
 )
-
-ROOT = Path(__file__).resolve().parents[2]
-
-HELP = """\
-Usage: srun [OPTIONS...] program [args...]
-
-Run options:
-  -A, --account=name          whom to charge
-  -k, --no-kill               a flag, says this line
-  -I, --immediate[=secs]      how long to wait
-      --container             Path to a bundle
-  -B  --extra-node-info=S[:C[:T]]  no comma, and text
-                              --not-an-option in the middle of it
-      --bcast=<dest_path>     copy the program
-  -l, --label                 prefix of the lines
-  -N, --nodes=N               how many nodes (N = min[-max])
-      --ntasks-per-node=n     how many
-  -J, --job-name=jobname      what to call it
-      --power=flags           gone later
-
-Options provided by plugins:
-      --auto-resume=[0|1]     [hpresume] about this
-      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH
-                              [pyxis] the image
-      --container-writable    [pyxis] a flag
-
-      --a-very-long-option-of-a-plugin-that-does-not-fit=VALUE
-                              more about it
-
-Help options:
-  -h, --help                  show this help message
-"""
 
 
 @pytest.fixture(scope="module")
@@ -231,37 +194,6 @@ def test_insertion_where_the_options_cannot_be_read(table):
     assert insertion_index(["srun", "--unheard-of", "cmd"], 2, table) == 2
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--nosuch=3", "x"], "srun: unrecognized option '--nosuch=3'"),
-        (["-y"], "srun: invalid option -- 'y'"),
-        (["-ly"], "srun: invalid option -- 'y'"),
-        (["-l-"], "srun: invalid option -- '-'"),
-        (["--nodes"], "srun: option '--nodes' requires an argument"),
-        (["--accou"], "srun: option '--account' requires an argument"),
-        (["-lN"], "srun: option requires an argument -- 'N'"),
-        (["--label=1"], "srun: option '--label' doesn't allow an argument"),
-        (["--lab="], "srun: option '--label' doesn't allow an argument"),
-        (["--imm=", "-q"], "srun: option requires an argument -- 'q'"),
-    ],
-    ids=str,
-)
-def test_errors_in_the_words_of_srun(real_srun, argv, message):
-    with pytest.raises(UsageError) as caught:
-        split_argv(["srun", *argv], real_srun.table)
-    assert str(caught.value) == message
-    assert message in real_srun.run(*argv).stderr.splitlines()
-
-
-@pytest.mark.parametrize("word", ["--no", "--a", "--cpu", "--c=3", "--ntasks-per", "--=x"])
-def test_ambiguous_abbreviations(real_srun, word):
-    argv = [word, "cmd"]
-    with pytest.raises(UsageError) as caught:
-        split_argv(["srun", *argv], real_srun.table)
-    assert str(caught.value) == real_srun.run(*argv).stderr.splitlines()[0]
-
-
 # -- against libc
 
 
@@ -422,212 +354,6 @@ def test_values_of_auto_resume():
     on = [auto_resume_value(value) for value in (None, "", "1", "(null)")]
     assert on == [True] * 4
     assert auto_resume_value("0") is False
-
-
-# -- the installed srun
-
-
-@dataclass(frozen=True)
-class RealSrun:
-    """The installed srun with the plugin; without a cluster, as far as its options go."""
-
-    conf: Path
-    table: OptionTable
-    text: str
-
-    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["srun", *argv],
-            env={**os.environ, "SLURM_CONF": str(self.conf)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-
-@pytest.fixture(scope="module")
-def real_srun(tmp_path_factory: pytest.TempPathFactory) -> RealSrun:
-    if shutil.which("srun") is None or not Path("/usr/include/slurm/spank.h").exists():
-        pytest.skip("needs srun, cc, make and slurm/spank.h")
-    folder = tmp_path_factory.mktemp("srun")
-    subprocess.run(
-        ["make", "-s", "-C", ROOT / "spank", f"BUILD_DIR={folder}"],
-        check=True,
-        capture_output=True,
-    )
-    supervisor = folder / "supervisor"
-    supervisor.write_text('#!/bin/sh\necho "$4"\n')
-    supervisor.chmod(0o755)
-    plugstack = folder / "plugstack.conf"
-    plugstack.write_text(f"optional {folder}/hpresume.so supervisor={supervisor}\n")
-    conf = folder / "slurm.conf"
-    conf.write_text(
-        "ClusterName=none\nSlurmctldHost=localhost\nNodeName=localhost\n"
-        f"PartitionName=p Nodes=ALL Default=YES\nPlugStackConfig={plugstack}\n"
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(conf))
-        text = srun_help.ask_srun(shutil.which("srun") or "srun")
-    return RealSrun(conf, parse_help(text), text)
-
-
-def test_the_real_help(real_srun):
-    assert spec_of(real_srun.table, AUTO_RESUME).arity is Arity.OPTIONAL
-    assert len(list(real_srun.table)) > 120
-    assert spec_of(real_srun.table, "nodes") == OptionSpec("nodes", Arity.REQUIRED, "N")
-
-
-valid_options = st.sampled_from(
-    [
-        *(["-N", "2"], ["-N2"], ["-lN2"], ["--nodes", "2"], ["--nodes=1-2"], ["-ulN", "1"]),
-        *(["-I"], ["-I5"], ["--immediate"], ["--immed=3"], ["-K"], ["-K0"], ["--kill"]),
-        *(["-k"], ["-koff"], ["--no-kill"], ["--resv-ports"], ["--resv-p=2"]),
-        *(["-J", "--"], ["-J", ""], ["--job-name=--"], ["-J--"], ["--job-name", ":"]),
-        *(["--gres", "gpu:1"], ["--gres=none"], ["--exclusive"], ["--exclusive=user"]),
-        *(["-o", "out"], ["-oout"], ["--open-mode", "append"], ["--open=append"], ["-D/tmp"]),
-        *(["--comment", "-N"], ["--comment=a b"], ["--export", "NONE"], ["--exp=A=b"]),
-        *(["--cpu_bind", "none"], ["--cpu-bi=none"], ["--tasks-per-node", "2"], ["--test-only"]),
-        *(["--auto-resume=1"], ["--auto-r"], ["--auto-="], ["--propagate"], ["--prop=NONE"]),
-        *(
-            ["--container", "x"],
-            ["--hint", "compute_bound"],
-            ["--mpi", "none"],
-            ["-mblock"],
-            ["-t5"],
-        ),
-    ]
-)
-commands = st.lists(
-    st.sampled_from(["cmd", "-N", "--auto-resume=0", "--", "", "-", "x", "--nodes"]), max_size=3
-).map(lambda rest: ["cmd", *rest])
-
-
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(options=st.lists(valid_options, max_size=6), end=st.booleans(), command=commands)
-def test_the_split_is_that_of_the_real_srun(real_srun, options, end, command):
-    argv = [word for option in options for word in option]
-    argv = ["--auto-resume", *argv, *(["--"] if end else []), *command]
-    done = real_srun.run(*argv)
-    split = split_argv(["srun", *argv], real_srun.table)
-    assert done.stdout == f"--command-index={split.command_index}\n", done.stderr
-    assert split.command == tuple(command)
-    assert insertion_index(split.argv, split.command_index, real_srun.table) == split.insert_at
-
-
-@settings(max_examples=50, deadline=None)
-@given(options=st.lists(valid_options, max_size=4), end=st.booleans(), command=commands)
-def test_what_is_put_at_insert_at_is_an_option_to_the_real_srun(real_srun, options, end, command):
-    argv = [word for option in options for word in option]
-    argv = ["srun", "--auto-resume", *argv, *(["--"] if end else []), *command]
-    split = split_argv(argv, real_srun.table)
-    done = real_srun.run(*argv[1 : split.insert_at], "--auto-resume=2", *argv[split.insert_at :])
-    assert "--auto-resume=2: the value must be" in done.stderr
-
-
-# -- the cache
-
-
-@pytest.fixture
-def fake_srun(tmp_path, monkeypatch):
-    """An srun that counts its calls and prints HELP."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("SLURM_CONF", raising=False)
-    (tmp_path / "help").write_text(HELP)
-    program = tmp_path / "srun"
-    program.write_text(
-        f'#!/bin/sh\ncd {tmp_path}\necho "$1" >>calls\n'
-        'if [ "$1" = --help ]; then cat help; else exit 1; fi\n'
-    )
-    program.chmod(0o755)
-    return program
-
-
-def calls(srun: Path) -> int:
-    return len((srun.parent / "calls").read_text().splitlines())
-
-
-def test_srun_is_asked_once(fake_srun):
-    for _ in range(3):
-        spec = srun_help.with_table(str(fake_srun), lambda table: table.long("--nodes"))
-        assert spec == OptionSpec("nodes", Arity.REQUIRED, "N")
-    assert calls(fake_srun) == 2
-
-
-def test_another_srun_or_configuration_is_asked_again(fake_srun, monkeypatch):
-    srun_help.with_table(str(fake_srun), list)
-    monkeypatch.setenv("SLURM_CONF", "/elsewhere/slurm.conf")
-    srun_help.with_table(str(fake_srun), list)
-    os.utime(fake_srun, (1, 1))
-    srun_help.with_table(str(fake_srun), list)
-    assert calls(fake_srun) == 6
-
-
-def test_an_error_is_believed_only_with_a_fresh_table(fake_srun):
-    srun_help.with_table(str(fake_srun), list)
-    help_file = fake_srun.parent / "help"
-    help_file.write_text(HELP.replace("--container-writable", "--just-installed"))
-    assert srun_help.with_table(str(fake_srun), lambda table: table.long("--just")).short is None
-    with pytest.raises(UsageError, match="unrecognized"):
-        srun_help.with_table(str(fake_srun), lambda table: table.long("--never"))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\xff\xfe",
-        b"rubbish\n",
-        b"hpresume option table 1\n",
-        b"hpresume option table 1\na b c\n",
-    ],
-    ids=str,
-)
-def test_a_damaged_cache_is_replaced(fake_srun, content):
-    srun_help.with_table(str(fake_srun), list)
-    (file,) = (fake_srun.parent / "cache" / "hpresume").iterdir()
-    file.write_bytes(content)
-    assert AUTO_RESUME in srun_help.with_table(str(fake_srun), lambda table: table)
-    assert file.read_text().endswith(parse_help(HELP).dump())
-
-
-def test_an_old_cache_is_not_used(fake_srun):
-    srun_help.with_table(str(fake_srun), list)
-    (file,) = (fake_srun.parent / "cache" / "hpresume").iterdir()
-    os.utime(file, (1, 1))
-    srun_help.with_table(str(fake_srun), list)
-    assert calls(fake_srun) == 4
-
-
-@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null", "relative"])
-def test_no_place_for_a_cache(fake_srun, monkeypatch, place):
-    monkeypatch.setenv("XDG_CACHE_HOME", place)
-    for _ in range(2):
-        srun_help.with_table(str(fake_srun), list)
-    assert calls(fake_srun) == 4
-    assert not Path("relative").exists()
-
-
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("#!/bin/sh\necho oops >&2\nexit 1\n", "--help failed: oops"),
-        ("#!/bin/sh\nexit 3\n", "--help failed: exit code 3"),
-        ("#!/bin/sh\necho nothing useful\n", "cannot be read"),
-        ("#!/nowhere/sh\n", "cannot run .*No such file"),
-    ],
-)
-def test_an_srun_that_cannot_tell_its_options(fake_srun, script, message):
-    fake_srun.write_text(script)
-    with pytest.raises(SlurmError, match=message):
-        srun_help.with_table(str(fake_srun), list)
-
-
-def test_the_width_of_the_terminal_is_not_passed_on(fake_srun, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    fake_srun.write_text('#!/bin/sh\n[ -z "$COLUMNS" ] || exit 1\necho "  -l, --label  x"\n')
-    assert "label" in srun_help.with_table(str(fake_srun), lambda table: table)
 
 
 def test_a_table_from_the_cache_splits_as_the_fresh_one() -> None:

@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 from shim import Build, build_shim
+from shim_host import Seen, run_host, write_supervisor
 
 REMOTE_VARIABLE = "_SLURM_SPANK_OPTION_hpresume_auto_resume"
 LOCAL_VARIABLE = "SLURM_SPANK_" + REMOTE_VARIABLE
 BLOCKED_BY_SRUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGWINCH)
-
-# Writes what a supervisor sees of itself, from /proc: Python would touch its own view.
-SUPERVISOR = """#!{python} -IS
-import os, re
-out = os.environb[b"DUMP"]
-def read(name):
-    with open(b"/proc/self/" + name, "rb") as file:
-        return file.read()
-fds = [int(name) for name in os.listdir("/proc/self/fd")]
-with open(out + b".argv", "wb") as file:
-    file.write(read(b"cmdline"))
-with open(out + b".environ", "wb") as file:
-    file.write(read(b"environ"))
-with open(out + b".status", "wb") as file:
-    file.write(read(b"status"))
-with open(out + b".fds", "w") as file:
-    for fd in fds:
-        if os.path.exists("/proc/self/fd/%d" % fd):
-            print(fd, os.readlink("/proc/self/fd/%d" % fd), file=file)
-"""
 
 
 @pytest.fixture(scope="module", params=["plain", "sanitized"])
@@ -44,89 +23,14 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return build_shim(tmp_path_factory.mktemp("shim"), request.param == "sanitized", "host.c")
 
 
-@dataclass(frozen=True)
-class Seen:
-    """How the stand-in ended, and what the supervisor saw if it was started."""
-
-    returncode: int
-    stdout: list[str]
-    stderr: str
-    dump: Path
-
-    @property
-    def supervised(self) -> bool:
-        return self.dump.with_suffix(".argv").exists()
-
-    @property
-    def argv(self) -> list[bytes]:
-        # The interpreter's own two words come first.
-        return self.dump.with_suffix(".argv").read_bytes().split(b"\0")[2:-1]
-
-    @property
-    def environ(self) -> list[bytes]:
-        return self.dump.with_suffix(".environ").read_bytes().split(b"\0")[:-1]
-
-    def signals(self, field: str) -> set[int]:
-        for line in self.dump.with_suffix(".status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == field:
-                mask = int(value, 16)
-                return {number for number in range(1, 65) if mask >> (number - 1) & 1}
-        raise AssertionError(field)
-
-    @property
-    def fds(self) -> dict[int, str]:
-        lines = self.dump.with_suffix(".fds").read_text().splitlines()
-        return {int(line.split(" ", 1)[0]): line.split(" ", 1)[1] for line in lines}
-
-
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Path:
-    path = tmp_path / "supervisor"
-    path.write_text(SUPERVISOR.format(python=sys.executable))
-    path.chmod(0o755)
-    return path
+    return write_supervisor(tmp_path)
 
 
 @pytest.fixture
 def host(build: Build, tmp_path: Path, supervisor: Path) -> Callable[..., Seen]:
-    def run(
-        *argv: str | bytes,
-        orders: str = "init parse post-opt",
-        plugstack: list[str] | None = None,
-        env: dict[str, str] | None = None,
-        **options: object,
-    ) -> Seen:
-        arguments = [f"supervisor={supervisor}"] if plugstack is None else plugstack
-        script = tmp_path / "orders"
-        lines = [f"plugstack {argument}" for argument in arguments]
-        lines += orders.split("\n") if "\n" in orders else orders.split()
-        script.write_text("".join(f"{line.strip()}\n" for line in lines if line.strip()))
-        environ = {
-            "PATH": os.defpath,
-            "FAKE_SPANK_SCRIPT": str(script),
-            "FAKE_SPANK_PLUGIN": str(build.plugin),
-            "DUMP": str(tmp_path / "dump"),
-            # What is handed to exec is not freed before.
-            "ASAN_OPTIONS": "detect_leaks=0",
-            **(env or {}),
-        }
-        done = subprocess.run(
-            ["srun", *argv],
-            executable=build.host,
-            env=environ,
-            capture_output=True,
-            check=False,
-            **options,  # type: ignore[call-overload]
-        )
-        return Seen(
-            done.returncode,
-            done.stdout.decode().splitlines(),
-            done.stderr.decode(errors="replace"),
-            tmp_path / "dump",
-        )
-
-    return run
+    return partial(run_host, build, tmp_path, supervisor)
 
 
 # -- contexts

@@ -2,88 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from api_requests import SEED_REQUEST, Served, group, request, serve
-from botocore.exceptions import ClientError
+from api_requests import SEED_NAME as NAME
+from api_requests import SEED_REQUEST, Served, group, request
+from api_requests import error_code as code
 
-from hpresume.api.model import SERVED, load_model
-from hpresume.api.walker import violations
+from hpresume.api.model import SERVED
 from hpresume.provision.service import EventRecord, OperationRecord
 
-NAME = "my-training-cluster"
 WORKERS = "worker-gpu-a"
-MODEL = load_model()
-seen: set[str] = set()
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("api")) as served:
-        yield served
-
-
-def _validate(event_name: str, response_dict: dict[str, Any]) -> None:
-    """What came over the wire against the model: required, enum, pattern, sizes, unknown."""
-    operation = event_name.rpartition(".")[2]
-    document = json.loads(response_dict["body"])
-    assert response_dict["headers"]["x-amzn-requestid"]
-    assert response_dict["headers"]["content-type"] == "application/x-amz-json-1.1"
-    if response_dict["status_code"] == 200:
-        shape = MODEL.operations[operation].output_shape
-        found = violations(shape, document)
-        assert [v.text for v in found] == [], document
-        seen.add(operation)
-    else:
-        assert set(document) <= {"__type", "message", "Message"}
-        assert document["__type"]
-
-
-@pytest.fixture
-def served(running: Served) -> Served:
-    """The server with nothing in it."""
-    running.service.kept.clear()
-    running.service.changes.clear()
-    return running
-
-
-@pytest.fixture(scope="module")
-def shared_client(running: Served) -> Any:
-    """A client whose every answer is validated; making one takes half a second."""
-    client = running.client(attempts=3)
-
-    def validate(response_dict: dict[str, Any], event_name: str, **_: Any) -> None:
-        _validate(event_name, response_dict)
-
-    client.meta.events.register("before-parse.sagemaker.*", validate)
-    return client
-
-
-@pytest.fixture
-def client(served: Served, shared_client: Any) -> Any:
-    return shared_client
-
-
-@pytest.fixture
-def cluster(client: Any, served: Served) -> str:
-    """The seed's cluster, InService; its ARN."""
-    # Another tag each time: the same request in the same second would have to wait for the next.
-    tag = {"Key": "test", "Value": str(uuid.uuid4())}
-    arn = str(client.create_cluster(**request(Tags=[tag]))["ClusterArn"])
-    served.service.settle(NAME)
-    served.service.find(NAME).tags = {}
-    return arn
-
-
-def code(call: Any, **members: Any) -> str:
-    with pytest.raises(ClientError) as caught:
-        call(**members)
-    return str(caught.value.response["Error"]["Code"])
 
 
 # clusters
@@ -498,78 +428,5 @@ def test_tags_are_added_overwritten_and_deleted(client: Any, cluster: str) -> No
     assert code(client.add_tags, ResourceArn=cluster, Tags=many) == "ValidationException"
 
 
-# the protocol, as boto3 sees it
-
-
-def test_what_is_not_served_is_an_unknown_operation(client: Any) -> None:
-    with pytest.raises(ClientError, match="ListTrainingJobs is not served here") as caught:
-        client.list_training_jobs()
-    assert caught.value.response["Error"]["Code"] == "UnknownOperationException"
-    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
-    assert code(client.list_cluster_scheduler_configs) == "UnknownOperationException"
-
-
-def test_what_clients_do_not_check_the_server_does(client: Any, served: Served) -> None:
-    document = request()
-    document["InstanceGroups"][2]["InstanceCount"] = 9999
-    document["InstanceGroups"][2]["SlurmConfig"]["NodeType"] = "Worker"
-    with pytest.raises(ClientError, match="2 validation errors detected") as caught:
-        client.create_cluster(**document)
-    assert caught.value.response["Error"]["Code"] == "ValidationException"
-    assert served.service.changes == []
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"secret": "x" * 40}, "InvalidSignatureException"),
-        ({"key_id": "HPRK0000000000000000"}, "UnrecognizedClientException"),
-        ({"region": "eu-west-1"}, "InvalidSignatureException"),
-        ({"aws_session_token": "token"}, "UnrecognizedClientException"),
-    ],
-    ids=str,
-)
-def test_a_client_that_is_not_ours_is_told_so(
-    served: Served, config: dict[str, Any], expected: str
-) -> None:
-    client = served.client(**config)
-    assert code(client.create_cluster, **SEED_REQUEST) == expected
-    assert served.service.changes == []
-
-
-def test_the_same_change_twice_in_a_second_is_done_twice(
-    client: Any, cluster: str, served: Served
-) -> None:
-    """botocore signs with whole seconds; what a retry is and what a new call has to be told."""
-    served.service.changes.clear()
-    for _ in range(3):
-        client.add_tags(ResourceArn=cluster, Tags=[{"Key": "a", "Value": "b"}])
-    assert served.service.changes == ["tags"] * 3
-
-
-def test_a_retry_with_the_same_signature_is_done_once(
-    client: Any, cluster: str, served: Served
-) -> None:
-    """The answer is lost on the way; botocore asks again within the second."""
-    served.service.changes.clear()
-    lost: list[int] = []
-    frozen = datetime.now(UTC).replace(tzinfo=None)
-
-    def lose(**_: Any) -> float | None:
-        if lost:
-            return None
-        lost.append(1)
-        return 0.0  # seconds until the retry
-
-    client.meta.events.register_first("needs-retry.sagemaker.AddTags", lose)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("botocore.auth.get_current_datetime", lambda: frozen)
-        answer = client.add_tags(ResourceArn=cluster, Tags=[{"Key": "a", "Value": "b"}])
-    client.meta.events.unregister("needs-retry.sagemaker.AddTags", lose)
-    assert answer["ResponseMetadata"]["RetryAttempts"] == 1
-    assert answer["Tags"] == [{"Key": "a", "Value": "b"}]
-    assert served.service.changes == ["tags"]
-
-
-def test_all_operations_were_seen() -> None:
+def test_all_operations_were_seen(seen: set[str]) -> None:
     assert seen == set(SERVED)

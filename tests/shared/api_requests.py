@@ -13,10 +13,12 @@ from typing import Any
 import boto3
 import botocore.config
 import httpx
+import pytest
 from api_memory import REGION, MemoryClusters
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
 
 from hpresume.api.app import Limits
 from hpresume.api.keys import load_keys, write_key
@@ -45,9 +47,11 @@ def group(name: str, count: int, node_type: str, **more: Any) -> dict[str, Any]:
     }
 
 
+SEED_NAME = "my-training-cluster"
+
 #: The seed's first request, without the comment line that no client takes.
 SEED_REQUEST: dict[str, Any] = {
-    "ClusterName": "my-training-cluster",
+    "ClusterName": SEED_NAME,
     "NodeProvisioningMode": "Continuous",
     "Orchestrator": {"Slurm": {}},
     "InstanceGroups": [
@@ -135,3 +139,10 @@ def post(served: Served, target: str, body: bytes | dict[str, Any], **more: Any)
     return httpx.post(
         served.url + "/", content=content, headers=headers, timeout=30, trust_env=False
     )
+
+
+def error_code(call: Any, **members: Any) -> str:
+    """The code of the error with which a call of boto3 ends."""
+    with pytest.raises(ClientError) as caught:
+        call(**members)
+    return str(caught.value.response["Error"]["Code"])

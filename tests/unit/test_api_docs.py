@@ -49,7 +49,7 @@ PROTOCOL = {
     "boto3's exceptions": "api_operations: modelled_exceptions_are_boto3s",
     "the seed's two commands": "api_cli: the_second_command_runs_word_for_word",
     "signature, key, region, clock, body, headers": "api_sigv4: each_fault_has_its_error",
-    "a retry is done once": "api_operations: a_retry_with_the_same_signature_is_done_once",
+    "a retry is done once": "api_boto3: a_retry_with_the_same_signature_is_done_once",
     "a replay changes nothing": "api_http: a_replay_changes_nothing",
     "NextToken: one list, not to be altered": "api_tokens: an_altered_token_is_refused",
     "pages: every entry once": "api_tokens: pages_give_every_entry_once_in_order",
@@ -59,7 +59,7 @@ PROTOCOL = {
     ),
     "never a 5xx, never a change": "api_fuzz: a_good_request_with_one_thing_wrong",
     "memory is bounded": "api_fuzz: huge_and_deep_bodies_stay_within_bounds",
-    "unknown operations": "api_operations: what_is_not_served_is_an_unknown_operation",
+    "unknown operations": "api_boto3: what_is_not_served_is_an_unknown_operation",
     "loopback without TLS": "api_http: another_address_than_loopback_needs_tls",
     "TLS": "api_http: boto3_speaks_tls_with_the_server",
     "with the real engine, on SQLite and PostgreSQL": (

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from script_modules import SCRIPTS, load
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes accounts, so needs root")
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 stages = load("stages")

@@ -255,6 +255,8 @@ def _ending(recovery: Recovery, node: Node, snapshot: Snapshot, now: float) -> A
             return _end(recovery, now, Phase.RETURNED, f"left as it is: {node.reason}")
         if late:
             return _end(recovery, now, Phase.FAILED, "Slurm does not give the node back")
+        if not (node.is_down or node.is_failing or node.is_draining):
+            return ()  # taken back, and not heard of yet: Slurm refuses a second RESUME
         return (Resume(recovery),)
     if reasons.is_quarantine(node.reason):
         return _end(recovery, now, Phase.QUARANTINED)

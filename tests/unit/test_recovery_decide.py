@@ -330,6 +330,10 @@ def test_somebody_who_gives_the_node_back_too_early_is_corrected():
 def test_the_end():
     this = recovery(Phase.RETURNING)
     assert actions(HELD, this) == (Resume(this),)
+    # What slurmctld makes of a node that was DOWN (22.05): a second RESUME is "Invalid node state".
+    assert actions(node("IDLE+NOT_RESPONDING"), this) == ()
+    late = replace(this, since=NOW - 9999.0)
+    assert actions(node("IDLE+NOT_RESPONDING"), late)[0].after.phase is Phase.FAILED
     assert actions(node("IDLE"), this)[0].after.phase is Phase.RETURNED
     foreign = actions(node("IDLE+DRAIN", "fan is loud"), this)[0]
     assert foreign.after.phase is Phase.RETURNED

@@ -91,6 +91,10 @@ ALREADY_OVER = (
 #: The job waits already: no reason to fail a repeated requeue.
 ALREADY_PENDING = r"Job is pending execution"  # ESLURM_JOB_PENDING
 
+#: A tool found no slurm.conf, and no slurmctld in DNS to get one from: its last line, after
+#: others that speak of DNS alone (seen with 22.05).
+NO_CONFIGURATION = "Could not establish a configuration source"
+
 #: The job waits for slurmdbd: see ``ClusterConfig.resizes_jobs_once``.
 DB_INDEX = r"DB index is being set"
 

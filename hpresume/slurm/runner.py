@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hpresume import process_group
 from hpresume.errors import SlurmError, SlurmTimeoutError, SlurmToolError, SlurmTransientError
-from hpresume.slurm.answers import classify
+from hpresume.slurm.answers import NO_CONFIGURATION, classify
 
 #: Input variables of Slurm's tools. Inside a job, SLURM_* describes that job
 #: (SLURM_JOB_ID turns salloc into a call about it, SLURM_CLUSTERS sends a call
@@ -125,6 +125,8 @@ class Runner:
 def failure(argv: Sequence[str], answer: Answer) -> SlurmError:
     """The error to raise for an answer with a non-zero exit code."""
     kind, line = classify(answer.text)
+    if NO_CONFIGURATION in answer.text:
+        line = "no slurm.conf is found here: set SLURM_CONF where it is not in its usual place"
     said = line or f"exit code {answer.returncode} without a word"
     return kind(f"{_shown(argv)}: {_shortened(said, 300)}")
 

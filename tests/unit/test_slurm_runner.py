@@ -18,7 +18,7 @@ from hpresume.errors import (
     SlurmTransientError,
 )
 from hpresume.slurm.answers import TABLE, classify
-from hpresume.slurm.runner import Runner, tool_environment
+from hpresume.slurm.runner import Answer, Runner, failure, tool_environment
 
 
 def test_environment_keeps_the_way_to_slurm_and_drops_the_surrounding_job() -> None:
@@ -166,3 +166,18 @@ def test_failure_names_the_command_and_slurms_words() -> None:
     code = "import sys; sys.exit('slurm_load_jobs error: Invalid job id specified')"
     with pytest.raises(SlurmNotFoundError, match="Invalid job id specified"):
         Runner().check([sys.executable, "-c", code], 10)
+
+
+def test_a_host_without_slurm_conf_is_told_what_is_missing() -> None:
+    said = (  # 22.05.8 where nothing is configured
+        "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+        "scontrol: error: fetch_config: DNS SRV lookup failed\n"
+        "scontrol: error: _establish_config_source: failed to fetch config\n"
+        "scontrol: fatal: Could not establish a configuration source\n"
+    )
+    error = failure(("scontrol", "show", "node"), Answer("", said, 1))
+    assert type(error) is SlurmError
+    assert str(error) == (
+        "scontrol show node: no slurm.conf is found here: "
+        "set SLURM_CONF where it is not in its usual place"
+    )

@@ -89,7 +89,7 @@ def parse(document: Mapping[str, Any], path: str = SYSTEM_FILE) -> ControllerCon
     service = Table(document.get("controller", {}), f"{path}: [controller]")
     recovery = Table(document.get("recovery", {}), f"{path}: [recovery]")
     check = recovery.choice("check", ("slurm", "program", "none"), "slurm")
-    if check == "program" or "check_command" in document.get("recovery", {}):
+    if recovery.has("check_command") or check == "program":
         command = recovery.words("check_command")
     else:
         command = _CHECK
@@ -147,7 +147,7 @@ def _policy(table: Table, given: Mapping[str, Any]) -> Policy:
         max_concurrent=table.count("max_concurrent", 2, 1, 1000),
         max_per_hour=table.count("max_per_hour", 10, 1, 10000),
         halt_share=table.seconds("halt_share", 0.3, 0.0, 1.0),
-        allowed=_nodes(table, "nodes") if "nodes" in given else None,
+        allowed=_nodes(table, "nodes") if table.has("nodes") else None,
         denied=_nodes(table, "never"),
         wait_jobs_s=table.seconds("wait_for_jobs", 7 * _DAY, 0.0, 365 * _DAY),
         completing_s=table.seconds("completing", 120.0, 0.0, _DAY),

@@ -82,6 +82,10 @@ class Table:
             raise self.error(key, 'write a table of texts, such as { team = "research" }')
         return dict(value)
 
+    def has(self, key: str) -> bool:
+        """Whether a key is there that may be left out."""
+        return self._get(key, None) is not None
+
     def finish(self) -> None:
         """Raise ConfigError where there is a key that was not asked for."""
         for key in self._values:

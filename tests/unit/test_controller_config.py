@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,21 @@ def test_defaults_are_careful():
 def test_mistakes_are_named(document, words):
     with pytest.raises(ConfigError, match=words):
         parse(document, "c.toml")
+
+
+def test_an_unknown_key_tells_every_key_that_may_stand_there():
+    with pytest.raises(ConfigError) as found:
+        parse({**PROVIDER, "recovery": {"nodez": "n1"}}, "c.toml")
+    known = str(found.value).partition(": use ")[2].split(", ")
+    documented = re.findall(r"`(\w+)`", " ".join(_settings("[recovery]")))
+    assert sorted(documented) == known
+
+
+def _settings(table):
+    """The first cells of a table of docs/recovery.md."""
+    text = (EXAMPLE.parents[2] / "docs/recovery.md").read_text(encoding="utf-8")
+    rows = text.partition(f"| `{table}` |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [row.split("|")[1] for row in rows]
 
 
 def test_files_that_cannot_be_read(tmp_path):

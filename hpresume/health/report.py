@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,9 @@ from hpresume.health.policy import Policy
 
 #: Exit codes of ``hpresume check``.
 EXIT_GOOD, EXIT_FAULT, EXIT_UNKNOWN = 0, 1, 3
+
+#: How a fault is shown that justifies nothing but a look.
+_WARNING = "warning"
 
 
 def exit_code(results: Iterable[Result], *, strict: bool = False) -> int:
@@ -50,7 +54,7 @@ def line(result: Result) -> str:
 
 def _word(result: Result) -> str:
     if result.status is Status.FAIL and result.action is Action.NONE and not result.hold:
-        return "warning"
+        return _WARNING
     return result.status.value
 
 
@@ -61,10 +65,11 @@ def left_out(results: Iterable[Result]) -> str:
 
 
 def summary(results: Iterable[Result]) -> str:
-    """How many of each."""
-    found = tuple(results)
-    counts = ((status, sum(r.status is status for r in found)) for status in Status)
-    return ", ".join(f"{count} {status.value}" for status, count in counts if count)
+    """How many of each, in the words of their lines."""
+    counts = Counter(_word(result) for result in results)
+    words = [status.value for status in Status]
+    words.insert(words.index(Status.FAIL.value) + 1, _WARNING)
+    return ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
 
 
 def listing(checks: Iterable[AnyCheck], policy: Policy) -> str:

@@ -64,6 +64,14 @@ def test_lines_for_people(node: FakeNode, capsys: pytest.CaptureFixture[str]) ->
     assert "1 fail" in out
 
 
+def test_a_warning_is_counted_as_one(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+    node.file("/dev/kmsg", "3,1,1000,-;NVRM: Xid (PCI:0000:3b:00): 999, new in this driver")
+    assert check(node, "--only", "kernel-xid") == 0
+    first, summary = capsys.readouterr().out.splitlines()
+    assert first.startswith("warning")
+    assert summary == "1 warning"
+
+
 def test_only_runs_a_check_of_another_profile(
     node: FakeNode, capsys: pytest.CaptureFixture[str]
 ) -> None:

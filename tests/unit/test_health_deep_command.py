@@ -147,6 +147,17 @@ def test_a_job_that_does_not_start_leaves_nothing() -> None:
     assert [fields for _, fields in gateway.updated[:2]] == [shown, shown]
 
 
+def test_a_node_that_slurm_does_not_know_is_a_mistake_and_named() -> None:
+    runner, gateway = FakeSlurm(), FakeGateway()
+    names = ["n1", "n8", "n9"]
+    with (
+        pytest.raises(UsageError, match="^Slurm knows no node n8,n9: nothing is checked$"),
+        taken(Slurm(gateway, runner), names, 0, 60, pytest.fail),  # type: ignore[arg-type]
+    ):
+        pytest.fail("there is no such node")
+    assert (runner.calls, gateway.updated) == ([], [])
+
+
 def test_what_was_found_is_told_though_the_nodes_cannot_be_given_back(mocker: Any) -> None:
     mocker.patch.object(occupy.holding, "hold", return_value=occupy.holding.Holding(Runner(), 7))
     runner, gateway = FakeSlurm(stuck=True), FakeGateway()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from hpresume.errors import HpresumeError, SlurmDeniedError, SlurmError, UsageError
 from hpresume.health.deep import choice
-from hpresume.slurm import holding, reservations
+from hpresume.slurm import holding, nodeset, reservations
 from hpresume.slurm.gateway import SlurmGateway
 from hpresume.slurm.models import Node
 from hpresume.slurm.runner import Runner
@@ -94,9 +94,13 @@ def taken(
     """The nodes among ``names`` that are idle, or become so within ``wait_s``.
 
     While this waits, no new job starts on a busy one. ``run_s`` is the longest
-    that the caller needs them. Raises HpresumeError where there is none.
+    that the caller needs them. Raises HpresumeError where there is none, UsageError where
+    Slurm does not know one.
     """
-    found = slurm.gateway.nodes(names)
+    known, names = slurm.gateway.nodes(), tuple(names)
+    if missing := [name for name in names if name not in known]:
+        raise UsageError(f"Slurm knows no node {nodeset.fold(missing)}: nothing is checked")
+    found = {name: known[name] for name in names}
     minutes = int((wait_s + run_s + _RELEASE_S) / 60) + 2
     others = reservations.reservations(slurm.runner).values()
     first = choice.choose(found.values(), choice.reserved(others, time.time() + 60 * minutes))

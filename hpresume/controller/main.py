@@ -168,12 +168,17 @@ def _for_jobs(
 
 
 def reach(config: ControllerConfig) -> tuple[AdminGateway, Look, finisher.Look]:
-    """The cluster's Slurm, and ways to ask its nodes' kernels."""
+    """The cluster's Slurm, and ways to ask its nodes' kernels.
+
+    Raises DevClusterError where a dev cluster is named that was never made.
+    """
     if not config.devcluster:
         return AdminGateway(Runner(tool_environ())), lost, QuietLook()
     from hpresume.devcluster import inside
     from hpresume.devcluster.cluster import DevCluster
+    from hpresume.devcluster.store import Store as Known
 
+    Known(config.devcluster).state()  # a mistyped name is nothing to wait for
     cluster = DevCluster(config.devcluster)
 
     def look(

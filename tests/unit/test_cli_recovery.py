@@ -48,6 +48,17 @@ def test_what_others_wrote_is_shown_as_it_is_and_one_line_a_node(slurm, config, 
     assert second == second.rstrip()
 
 
+def test_a_dev_cluster_that_was_never_made_is_not_waited_for(config, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("HPRESUME_DEVCLUSTER_DIR", "/nonexistent/clusters")
+    file = Path(config)
+    file.write_text(file.read_text().replace("[recovery]", 'devcluster = "dve"\n[recovery]'))
+    for command in (["nodes"], ["replace", "n1"]):
+        assert main([*command, "--config", config]) == 1
+        assert capsys.readouterr().err == (
+            "hpresume: there is no cluster 'dve' (existing: none); bring it up first\n"
+        )
+
+
 def test_nodes_says_that_nobody_leads(slurm, config, capsys, tmp_path: Path) -> None:
     assert main(["nodes", "--config", config]) == 0
     assert "no controller leads now" in capsys.readouterr().err

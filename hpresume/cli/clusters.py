@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from hpresume.cli.recovery import CONFIG, Config, open_controllers_store
 from hpresume.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from hpresume.provision.model import State
     from hpresume.store import Event, Store
@@ -75,13 +76,13 @@ def _show(
         from rich.console import Console
 
         console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = 200  # a line each, for grep
         if watch:
             _watch(console, store, cluster)
             return
         states = _states(store, cluster)
         if states:
-            if not console.is_terminal:
-                console.width = 200  # a line each, for grep
             console.print(table(states))
         else:
             typer.echo("no clusters")
@@ -99,7 +100,7 @@ def _states(store: Store, cluster: str) -> list[State]:
     chosen = [s for s in found if cluster in (s.cluster.name, s.cluster.arn)]
     if not chosen:
         names = ", ".join(sorted(s.cluster.name for s in found)) or "none"
-        raise UsageError(f"no cluster {cluster}: there are {names}")
+        raise UsageError(f"there is no cluster {cluster} (existing: {names})")
     return chosen
 
 
@@ -158,12 +159,10 @@ def _phases(phases: Any) -> str:
     return ", ".join(f"{count} {phase}" for phase, count in phases.items())
 
 
-def _watch(console: Any, store: Store, cluster: str) -> None:
-    from rich.live import Live
-
+def _watch(console: Console, store: Store, cluster: str) -> None:
     from hpresume.provision import history
 
-    with Live(console=console, auto_refresh=False) as live:
+    with _drawing(console) as draw:
         try:
             states = _states(store, cluster)
             while True:
@@ -171,7 +170,7 @@ def _watch(console: Any, store: Store, cluster: str) -> None:
                     told = history.latest(session, _EVENTS if not cluster else 10 * _EVENTS)
                 names = {state.cluster.name for state in states}
                 told = tuple(event for event in told if event.cluster in names)
-                live.update(picture(states, told[-_EVENTS:]), refresh=True)
+                draw(picture(states, told[-_EVENTS:]))
                 time.sleep(_WATCH_S)
                 try:
                     states = _states(store, cluster)
@@ -180,6 +179,28 @@ def _watch(console: Any, store: Store, cluster: str) -> None:
                     return
         except KeyboardInterrupt:
             pass
+
+
+@contextmanager
+def _drawing(console: Console) -> Iterator[Callable[[RenderableType], None]]:
+    """Draws one picture over the other; where that cannot be (a pipe), each new one below."""
+    if console.is_terminal:
+        from rich.live import Live
+
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda shown: live.update(shown, refresh=True)
+        return
+    last = ""
+
+    def draw(shown: RenderableType) -> None:
+        nonlocal last
+        with console.capture() as drawn:
+            console.print(shown)
+        if drawn.get() != last:
+            last = drawn.get()
+            console.print(shown)
+
+    yield draw
 
 
 def picture(states: list[State], told: Iterable[Event]) -> RenderableType:

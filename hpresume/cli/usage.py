@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hpresume.cli.extras import require_sqlalchemy
+from hpresume.cli.recovery import CONFIG, Config
 from hpresume.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,8 +33,14 @@ def usage(
     until: Annotated[str, typer.Option(metavar="TIME", help="Up to then; now without it.")] = "",
     format_: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
     database: Annotated[
-        str, typer.Option(metavar="URL", envvar="HPRESUME_DATABASE", help="The controller's.")
-    ] = "sqlite:////var/lib/hpresume/controller.db",
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="HPRESUME_DATABASE",
+            help="The controller's; without it the one that its file names.",
+        ),
+    ] = "",
+    config: Config = CONFIG,
 ) -> None:
     """Show metered time per cluster ARN, group and instance."""
     if format_ not in _FORMATS:
@@ -47,7 +55,7 @@ def usage(
     from hpresume.provision import metering
     from hpresume.store import open_store
 
-    store = open_store(database, make=False)
+    store = open_store(database or _url(config), make=False)
     try:
         with store.read() as session:
             found = metering.intervals(session, cluster)
@@ -64,6 +72,16 @@ def usage(
         typer.echo(metering.as_json(rows))
     else:
         _show(rows, by)
+
+
+def _url(config: str) -> str:
+    """The database of the controller's file; its default on a host that has no such file."""
+    from hpresume.controller.config import load
+    from hpresume.store import DEFAULT_URL
+
+    if config == CONFIG and not os.path.exists(config):
+        return DEFAULT_URL
+    return load(config).database
 
 
 def _time(option: str, text: str) -> float:

@@ -126,8 +126,21 @@ def test_the_live_view_ends_with_ctrl_c(
     monkeypatch.setattr(clusters.time, "sleep", sleep)
     ran = CliRunner().invoke(app, ["clusters", "c1", "--watch", "--config", site[0]])
     assert ran.exit_code == 0, ran.output
-    assert "c1  Creating  0/6" in ran.output
+    # No terminal: the picture is there at once, and again only when it has changed.
+    assert ran.output.count("c1  Creating  0/6") == 1
     assert "creation started successfully" in ran.output
+
+
+def test_usage_reads_the_database_of_the_controllers_file(
+    site: tuple[str, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, store = site
+    monkeypatch.delenv("HPRESUME_DATABASE", raising=False)
+    for where in (["--config", config], ["--database", str(store.engine.url)]):
+        ran = CliRunner().invoke(app, ["usage", "c9", *where])
+        assert "no time of a cluster c9 was metered" in str(ran.exception)
+    ran = CliRunner().invoke(app, ["usage", "--config", f"{tmp_path}/none.toml"])
+    assert f"{tmp_path}/none.toml: no such file" in str(ran.exception)
 
 
 def test_looking_makes_no_database(tmp_path: Path) -> None:
@@ -164,7 +177,7 @@ def test_what_a_node_waits_for_that_has_no_machine() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["clusters", "c9"], "no cluster c9: there are c1"),
+        (["clusters", "c9"], "there is no cluster c9 (existing: c1)"),
         (["groups", "--watch", "--json"], "--watch draws for people"),
         (["usage", "c9"], "no time of a cluster c9 was metered"),
     ],

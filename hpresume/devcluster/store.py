@@ -62,9 +62,11 @@ class Store:
         """A host of the running cluster; raises UsageError where it has none of that name."""
         state = self.running_state()
         if name not in state.hosts:
+            of_up = state.spec.node_names
+            later = sorted(host for host in state.hosts if host not in (CONTROLLER, *of_up))
             raise UsageError(
                 f"unknown node {name!r}: cluster {self.name} has {CONTROLLER} and "
-                f"{state.spec.node_names[0]} to {state.spec.node_names[-1]}"
+                f"{of_up[0]} to {of_up[-1]}{', and ' if later else ''}{', '.join(later)}"
             )
         return state.hosts[name]
 

@@ -23,6 +23,7 @@ from hpresume.devcluster.state import (
     new_state,
     save_state,
 )
+from hpresume.devcluster.store import Store
 from hpresume.errors import DevClusterError, MissingDependencyError, UsageError
 
 USERS = accounts(Path("/s/home")).values()
@@ -136,6 +137,17 @@ class TestState:
         state = load_state(tmp_path / "s")
         assert state is not None
         assert state.spec.plugin is None
+
+    def test_an_unknown_host_tells_all_that_there_are(self, monkeypatch):
+        store = Store("t")
+        state = replace(new_state(ClusterSpec(nodes=2)), init=ProcessId.of(1))
+        monkeypatch.setattr(store, "state", lambda: state)
+        with pytest.raises(UsageError, match="'n9': cluster t has ctl and n1 to n2$"):
+            store.host("n9")
+        for name in ("gpu-2", "gpu-1"):  # launched later
+            state = state.with_host(HostState(name, number=65))
+        with pytest.raises(UsageError, match="has ctl and n1 to n2, and gpu-1, gpu-2$"):
+            store.host("gpu-3")
 
     def test_state_of_before_a_reboot_does_not_run(self):
         own = ProcessId.of(1)

@@ -6,6 +6,7 @@ who asks, but everything that is said can be read on the way.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import socket
@@ -187,5 +188,10 @@ def _listen(settings: ApiSettings) -> socket.socket:
         listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"cannot listen on {host}:{settings.port}: another process does already; "
+                "end it, or set another port in [api]"
+            ) from None
         raise ConfigError(f"cannot listen on {host}:{settings.port}: {error}") from None
     return listener

@@ -346,7 +346,9 @@ def test_a_bad_setting_is_one_clear_line(
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(
+            ConfigError, match=f"cannot listen on 127.0.0.1:{port}: .*another port in "
+        ):
             ApiServer(_settings(tmp_path, port=port), MemoryClusters())
 
 

@@ -94,6 +94,9 @@ def _time(option: str, text: str) -> float:
 
 
 def _show(rows: list[Usage], by: str) -> None:
+    if not rows:
+        typer.echo("no time was metered")
+        return
     table = Table(box=None, pad_edge=False)
     names = ["cluster"]
     names += [] if by == "cluster" else ["group", "type"]

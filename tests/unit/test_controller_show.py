@@ -139,6 +139,7 @@ def test_usage_reads_the_database_of_the_controllers_file(
     for where in (["--config", config], ["--database", str(store.engine.url)]):
         ran = CliRunner().invoke(app, ["usage", "c9", *where])
         assert "no time of a cluster c9 was metered" in str(ran.exception)
+    assert CliRunner().invoke(app, ["usage", "--config", config]).output == "no time was metered\n"
     ran = CliRunner().invoke(app, ["usage", "--config", f"{tmp_path}/none.toml"])
     assert f"{tmp_path}/none.toml: no such file" in str(ran.exception)
 

@@ -142,11 +142,11 @@ class TestState:
         store = Store("t")
         state = replace(new_state(ClusterSpec(nodes=2)), init=ProcessId.of(1))
         monkeypatch.setattr(store, "state", lambda: state)
-        with pytest.raises(UsageError, match="'n9': cluster t has ctl and n1 to n2$"):
+        with pytest.raises(UsageError, match=r"'n9': cluster t has ctl and n1 to n2$"):
             store.host("n9")
         for name in ("gpu-2", "gpu-1"):  # launched later
             state = state.with_host(HostState(name, number=65))
-        with pytest.raises(UsageError, match="has ctl and n1 to n2, and gpu-1, gpu-2$"):
+        with pytest.raises(UsageError, match=r"has ctl and n1 to n2, and gpu-1, gpu-2$"):
             store.host("gpu-3")
 
     def test_state_of_before_a_reboot_does_not_run(self):

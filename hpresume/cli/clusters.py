@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from hpresume.provision.model import State
+    from hpresume.provision.show import GroupLine
     from hpresume.store import Event, Store
 
 _WATCH_S = 1.0
@@ -131,7 +132,7 @@ def _groups_table(states: list[State]) -> RenderableType:
         [
             (
                 *(line.cluster,) * several, line.group, line.node_type, line.status,
-                str(line.current), str(line.minimum), str(line.target), _phases(line.phases),
+                str(line.current), str(line.minimum), str(line.target), _waiting(line),
             )
             for line in found
         ],
@@ -155,8 +156,9 @@ def _table(
     return Group(table, *(Text(f"{of}: {message}") for of, message in messages if message))
 
 
-def _phases(phases: Any) -> str:
-    return ", ".join(f"{count} {phase}" for phase, count in phases.items())
+def _waiting(line: GroupLine) -> str:
+    counts = {**line.phases, "not begun": line.not_begun}
+    return ", ".join(f"{count} {phase}" for phase, count in counts.items() if count)
 
 
 def _watch(console: Console, store: Store, cluster: str) -> None:
@@ -221,7 +223,7 @@ def picture(states: list[State], told: Iterable[Event]) -> RenderableType:
         for group in group_lines(s for s in states if s.cluster.name == line.name):
             bar = ProgressBar(max(group.target, 1), group.current, width=_BAR)
             counts = f"{group.current}/{group.target}"
-            grid.add_row(f"  {group.group}", bar, counts, group.status, _phases(group.phases))
+            grid.add_row(f"  {group.group}", bar, counts, group.status, _waiting(group))
         parts.append(grid)
     if not parts:
         parts.append(Text("no clusters"))

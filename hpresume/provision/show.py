@@ -40,6 +40,7 @@ class ClusterLine:
 class GroupLine:
     """One instance group; ``phases`` counts the nodes that are not up by what they wait for.
 
+    ``not_begun`` counts what there is no node for: beyond ``max_per_group``, or not yet.
     ``message`` is the last failure of a node that is not up, or what was said of it.
     """
 
@@ -53,6 +54,7 @@ class GroupLine:
     minimum: int
     target: int
     phases: Mapping[str, int] = field(default_factory=dict)
+    not_begun: int = 0
     message: str = ""
 
 
@@ -108,6 +110,7 @@ def group_lines(states: Iterable[State]) -> tuple[GroupLine, ...]:
                     minimum=group.minimum,
                     target=group.target,
                     phases=dict(Counter(_phase(node) for node in missing)),
+                    not_begun=max(0, group.target - len(nodes)),
                     message=said.message if said is not None else "",
                 )
             )

@@ -16,6 +16,7 @@ from hpresume.cli.app import app
 from hpresume.controller.show import all_lines
 from hpresume.errors import UsageError
 from hpresume.provision import history
+from hpresume.provision.policy import Policy
 from hpresume.provision.show import cluster_lines, group_lines
 from hpresume.recovery.model import Origin, Phase, Recovery
 from hpresume.recovery.reasons import Kind
@@ -63,6 +64,17 @@ def test_a_group_says_what_its_nodes_wait_for_and_what_failed() -> None:
     line = group_lines([world.state])[1]
     assert (line.current, sum(line.phases.values())) == (2, 1)
     assert "exit code 7" in line.message
+
+
+def test_what_is_held_back_is_told() -> None:
+    world = World(CONTROLLER, workers(5), policy=Policy(max_per_group=3))
+    world.settle(30)
+    line = group_lines([world.state])[1]
+    assert (line.current, line.target, line.phases, line.not_begun) == (3, 5, {}, 2)
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(clusters._groups_table([world.state]))
+    console.print(clusters.picture([world.state], ()))
+    assert console.export_text().count("2 not begun") == 2
 
 
 def test_nodes_of_groups_are_among_slurms_and_behind_them(world: World) -> None:

@@ -25,11 +25,16 @@ class Installed:
     before: bytes | None
 
     def undo(self) -> None:
-        """Put back what was there."""
-        if self.before is None:
-            self.path.unlink(missing_ok=True)
-        else:
-            _replace(self.path, self.before, self.path)
+        """Put back what was there. Raises SlurmError where that is not possible."""
+        try:
+            if self.before is None:
+                self.path.unlink(missing_ok=True)
+            else:
+                _replace(self.path, self.before, self.path)
+        except OSError as error:
+            raise SlurmError(
+                f"{self.path}: what was there before cannot be put back: {error.strerror}"
+            ) from error
 
 
 class Mark:
@@ -52,8 +57,14 @@ class Mark:
             raise SlurmError(f"{self._path}: cannot be written: {error.strerror}") from error
 
     def clear(self) -> None:
-        """Remove the file; a power failure may bring it back."""
-        self._path.unlink(missing_ok=True)
+        """Remove the file; a power failure may bring it back.
+
+        Raises SlurmError where that is not possible.
+        """
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SlurmError(f"{self._path}: cannot be removed: {error.strerror}") from error
 
 
 def read(path: Path) -> str:
@@ -105,8 +116,11 @@ def install(path: Path, edit: Edit, check: Check) -> Installed | None:
 
 def _replace(path: Path, content: bytes, like: Path) -> None:
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    _write(fresh, content, like if like.exists() else None)
-    os.replace(fresh, path)
+    try:
+        _write(fresh, content, like if like.exists() else None)
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
     _sync(path.parent)
 
 

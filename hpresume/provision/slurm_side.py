@@ -18,9 +18,11 @@ do. Without the mark a slurmctld that does not answer is somebody else's and lef
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
@@ -40,6 +42,8 @@ from hpresume.provision.slurm_conf import (
 from hpresume.slurm.cli import CliGateway
 from hpresume.slurm.models import Node
 from hpresume.slurm.runner import Runner
+
+_log = logging.getLogger(__name__)
 
 #: From this release, ``scontrol reconfigure`` takes nodes in and out.
 RECONFIGURES_NODES = (23, 11)
@@ -100,6 +104,7 @@ class LocalSlurm:
                 "that restarts it"
             )
         done: list[Installed] = []
+        told = False
         was_applied = not self._unapplied.is_set
         self._unapplied.set()
         try:
@@ -108,12 +113,16 @@ class LocalSlurm:
             conf = install(self._conf, lambda text: edit_slurm_conf(text, entries), self._check)
             done += [conf] if conf else []
             if done or changes_nodes or not was_applied or _moved(known, entries):
+                told = True
                 self._apply(changes_nodes)
         except SlurmError:
-            for change in reversed(done):
-                change.undo()
-            if self._is_put_back(changes_nodes) if done else was_applied:
-                self._unapplied.clear()
+            # Where Slurm was told of nothing, it has what is put back: a restart over a file
+            # that an administrator has broken would only end slurmctld.
+            if _undone(done) and (
+                self._is_put_back(changes_nodes) if done and told else was_applied
+            ):
+                with suppress(SlurmError):  # the first error is the one to tell
+                    self._unapplied.clear()
             raise
         self._unapplied.clear()
 
@@ -190,6 +199,18 @@ class LocalSlurm:
         except SlurmError:
             return False  # the engine comes again
         return True
+
+
+def _undone(done: Sequence[Installed]) -> bool:
+    """Put back what stood in each file, and whether all of it stands there again."""
+    are_back = True
+    for change in reversed(done):
+        try:
+            change.undo()
+        except SlurmError as error:
+            are_back = False
+            _log.error("%s", error)
+    return are_back
 
 
 def _unchecked(_path: Path) -> None:

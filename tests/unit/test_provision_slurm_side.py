@@ -1,0 +1,134 @@
+"""What becomes of slurm.conf and slurmctld where a change goes wrong half-way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpresume.errors import SlurmError
+from hpresume.provision import conf_files
+from hpresume.provision.ports import NodeEntry, SlurmEntries
+from hpresume.provision.slurm_side import UNAPPLIED, LocalSlurm
+from hpresume.slurm.runner import Answer, Runner
+
+ADMIN = "ClusterName=c\nNodeName=n1 CPUs=2\nPartitionName=main Nodes=n1\n"
+GRES = ("Name=gpu File=/dev/nvidia0",)
+ENTRIES = SlurmEntries((NodeEntry("w-1", "10.0.0.1", "CPUs=2", GRES),), {"gpu": ("w-1",)})
+
+
+class Tools(Runner):
+    """Slurm 22.05 with one node, whose tools answer; ``reconfigure`` may fail."""
+
+    def __init__(self, reconfigured: int = 0) -> None:
+        super().__init__({})
+        self.reconfigured = reconfigured
+        self.calls: list[tuple[str, ...]] = []
+
+    def run(self, argv: Sequence[str], timeout_s: float, cwd: str | None = None) -> Answer:
+        self.calls.append(tuple(argv))
+        if "config" in argv:
+            return Answer("ClusterName = c\nSLURM_VERSION = 22.05.8\n", "", 0)
+        if "node" in argv:
+            return Answer("NodeName=n1 State=IDLE SlurmdStartTime=1\n", "", 0)
+        return Answer("", "slurm_reconfigure error: no", self.reconfigured)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "slurm.conf"
+    path.write_text(ADMIN)
+    return path
+
+
+def side(conf: Path, tools: Tools, restarts: list[str]) -> LocalSlurm:
+    return LocalSlurm(conf, tools, lambda: restarts.append("restart"))
+
+
+def test_slurmctld_is_not_restarted_over_a_file_that_an_administrator_broke(conf: Path) -> None:
+    """gres.conf was written already and is put back: Slurm had been told of nothing."""
+    broken = ADMIN + "NodeName=n1 CPUs=4\n"  # slurmctld ends over it, scontrol does not
+    conf.write_text(broken)
+    tools, restarts = Tools(), list[str]()
+    with pytest.raises(SlurmError, match="node n1 is defined twice"):
+        side(conf, tools, restarts).configure(ENTRIES)
+    assert restarts == []
+    assert ("scontrol", "reconfigure") not in tools.calls
+    assert conf.read_text() == broken
+    assert not conf.with_name("gres.conf").exists()
+    assert not conf.with_name(conf.name + UNAPPLIED).exists()
+
+
+def test_what_slurm_refuses_is_put_back_and_slurm_told(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalSlurm, "_check", lambda *_: None)
+    tools, restarts = Tools(reconfigured=1), list[str]()
+    with pytest.raises(SlurmError, match="slurm_reconfigure error"):
+        side(conf, tools, restarts).configure(ENTRIES)
+    assert restarts == ["restart", "restart"]
+    assert conf.read_text() == ADMIN
+    # the second reconfigure failed as well: it is ours to see to
+    assert conf.with_name(conf.name + UNAPPLIED).exists()
+
+
+def test_what_cannot_be_put_back_is_told_beside_the_first_error_and_stays_ours(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(LocalSlurm, "_check", lambda *_: None)
+    tools, restarts = Tools(reconfigured=1), list[str]()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    class Filling(Tools):
+        def run(self, argv: Sequence[str], timeout_s: float, cwd: str | None = None) -> Answer:
+            if "reconfigure" in argv:
+                monkeypatch.setattr(conf_files, "_write", full)
+            return super().run(argv, timeout_s, cwd)
+
+    tools = Filling(reconfigured=1)
+    with pytest.raises(SlurmError, match="slurm_reconfigure error"):
+        side(conf, tools, restarts).configure(ENTRIES)
+    assert "cannot be put back: No space left on device" in caplog.text
+    # nothing was put behind the one that failed: gres.conf, which was new, is gone
+    assert not conf.with_name("gres.conf").exists()
+    assert conf.with_name(conf.name + UNAPPLIED).exists()
+    assert restarts == ["restart"]
+
+
+def test_a_mark_that_cannot_be_removed_is_an_error_that_is_told(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system went read-only: an OSError would be nobody's, and tried without a pause."""
+    monkeypatch.setattr(LocalSlurm, "_check", lambda *_: None)
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    class Turning(Tools):
+        def run(self, argv: Sequence[str], timeout_s: float, cwd: str | None = None) -> Answer:
+            if "reconfigure" in argv:
+                monkeypatch.setattr(Path, "unlink", read_only)
+            return super().run(argv, timeout_s, cwd)
+
+    with pytest.raises(SlurmError, match="cannot be removed: Read-only file system"):
+        side(conf, Turning(), []).configure(ENTRIES)
+
+
+def test_a_full_disk_leaves_no_scraps(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalSlurm, "_check", lambda *_: None)
+    change = conf_files.install(conf, lambda text: text + "# more\n", lambda _: None)
+    assert change is not None
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(conf_files.os, "fsync", full)
+    with pytest.raises(SlurmError, match="cannot be put back: No space left"):
+        change.undo()
+    assert {p.name for p in conf.parent.iterdir()} == {
+        "slurm.conf",
+        f"slurm.conf{conf_files.BACKUP}",
+    }

@@ -86,6 +86,7 @@ class Engine:
             clock=clock,
             entries=lambda state: slurm_entries(state, default_partition, hardware),
             tell=self._tell_of_slurm,
+            lost=self._tell_of_lost,
             look_s=self._pace.look_s,
             configure_s=self._pace.configure_s,
             retry_s=self._policy.retry_s,
@@ -222,3 +223,6 @@ class Engine:
         if problem and problem != before and cluster_id not in self._book.states:
             _log.error("slurm.conf of %s, which is gone: %s", cluster_id, problem)
         self._calls.bring(cluster_id, outcomes.slurm_refuses(problem, before))
+
+    def _tell_of_lost(self, cluster_id: str, names: frozenset[str]) -> None:
+        self._calls.bring(cluster_id, outcomes.slurm_lost(names))

@@ -6,7 +6,7 @@ whether the node still is where the work found it; a late answer changes nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from hpresume.errors import CapacityError, ProviderRefusedError
 from hpresume.providers.model import Machine
@@ -19,6 +19,7 @@ from hpresume.provision.steps import (
     machine_gone,
 )
 from hpresume.provision.updating import note_failure
+from hpresume.slurm.nodeset import fold
 
 Outcome = Callable[[Draft, Policy], None]
 
@@ -138,6 +139,19 @@ def slurm_refuses(problem: str, before: str) -> Outcome:
     return apply
 
 
+def slurm_lost(names: Collection[str]) -> Outcome:
+    """Slurm has no more some nodes that are up: they are put there again."""
+
+    def apply(draft: Draft, _policy: Policy) -> None:
+        draft.tell_cluster(
+            "Nodes were missing in Slurm",
+            "Error",
+            f"somebody has taken {fold(sorted(names))} out of slurm.conf; put there again",
+        )
+
+    return apply
+
+
 def verified(work: Node, machine: Machine | None) -> Outcome:
     """The provider was asked for one machine that its list lacked."""
 
@@ -253,6 +267,7 @@ __all__ = [
     "rebooted",
     "resumed",
     "scripts_ended",
+    "slurm_lost",
     "slurm_refuses",
     "terminated",
     "verified",

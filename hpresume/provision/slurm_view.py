@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 #: A cluster that is deleted waits so long for slurm.conf to be cleared (s): its Slurm may be gone.
 CLEAR_S = 60.0
 
+#: Least time between two times at which nodes that Slurm has lost are put there again (s).
+PUT_BACK_S = 300.0
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -24,7 +27,8 @@ class Surroundings:
 
     ``submit`` runs a call in a thread, ``woken`` is called at its end. ``entries`` are what a
     state calls for. ``tell`` gets a cluster's id, what keeps slurm.conf from being changed (empty:
-    nothing does any more) and what kept it before. ``look_s`` is between two looks,
+    nothing does any more) and what kept it before; ``lost`` its id and the nodes that Slurm had and
+    has no more. ``look_s`` is between two looks,
     ``configure_s`` between two changes of slurm.conf, ``retry_s`` after one that failed (s).
     """
 
@@ -33,6 +37,7 @@ class Surroundings:
     clock: Callable[[], float]
     entries: Callable[[State], SlurmEntries]
     tell: Callable[[str, str, str], None]
+    lost: Callable[[str, frozenset[str]], None]
     look_s: float
     configure_s: float
     retry_s: float
@@ -57,6 +62,10 @@ class SlurmView:
         self._looked_at = float("-inf")
         self._configuring = False
         self._configure_after = float("-inf")
+        self._configured_at = 0.0
+        #: Nodes that Slurm was seen to have since the last change of slurm.conf.
+        self._had: frozenset[str] = frozenset()
+        self._put_back_after = float("-inf")
         self._entries: SlurmEntries | None = None
         self._problem = ""
         self._failing_since: float | None = None
@@ -107,8 +116,13 @@ class SlurmView:
             return
         wanted = self._around.entries(state)
         now = time.monotonic()
-        if wanted == self._entries or now < self._configure_after:
+        lost = self._lost() if now >= self._put_back_after else frozenset()
+        if (wanted == self._entries and not lost) or now < self._configure_after:
             return
+        if lost:
+            # Seldom: each may restart slurmctld, and whoever took them out may do it again.
+            self._put_back_after = now + PUT_BACK_S
+            self._around.lost(self._cluster_id, lost)
         before = self._entries or SlurmEntries()
         gone = wanted.gone | (before.names - wanted.names)
         entries = replace(wanted, gone=gone, before=before.partitions)
@@ -119,12 +133,14 @@ class SlurmView:
                 side.configure(entries)
                 self._entries = entries
                 self.configured = {entry.name: entry.address for entry in entries.nodes}
+                self._had, self._configured_at = frozenset(), self._around.clock()
                 self.look_soon()
                 self._failing_since = None
                 self._tell("")
                 self._configure_after = time.monotonic() + self._around.configure_s
             except HpresumeError as error:
                 self._configure_after = time.monotonic() + self._around.retry_s
+                self._put_back_after = float("-inf")
                 self._failing_since = self._failing_since or now
                 self._tell(str(error))
             finally:
@@ -132,6 +148,17 @@ class SlurmView:
                 self._around.woken()
 
         self._around.submit(configure)
+
+    def _lost(self) -> frozenset[str]:
+        """Nodes that Slurm had and has no more: somebody else has changed slurm.conf.
+
+        One that it never had is none of them: putting it there again would not help.
+        """
+        nodes = self.nodes
+        if nodes is None or self.seen_at <= self._configured_at:
+            return frozenset()
+        self._had |= set(self.configured or ()) & set(nodes)
+        return self._had - set(nodes)
 
     def _tell(self, problem: str) -> None:
         before, self._problem = self._problem, problem

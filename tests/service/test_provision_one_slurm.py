@@ -28,6 +28,10 @@ class OneSlurm:
         self.may_clear.set()
         self.failures = 0
         self.refuses = ""
+        #: What somebody else takes out of slurm.conf, until it is put there again, or for good.
+        self.taken: frozenset[str] = frozenset()
+        self.never: frozenset[str] = frozenset()
+        self.looks = 0
 
     def configure(self, entries: SlurmEntries) -> None:
         if self.refuses:
@@ -38,10 +42,17 @@ class OneSlurm:
                 self.failures -= 1
                 raise SlurmError("no answer")
         self.told.append(entries.names)
+        self.taken = frozenset()
 
     def look(self) -> dict[str, SlurmNode]:
+        self.looks += 1
         names = self.told[-1] if self.told else frozenset()
-        return {name: SlurmNode(is_ready=True) for name in names}
+        return {name: SlurmNode(is_ready=True) for name in names - self.taken - self.never}
+
+    def looked(self, times: int) -> None:
+        """Wait until it was looked at so many times more."""
+        at = self.looks + times
+        until(lambda: self.looks >= at)
 
     def drain(self, node: str, reason: str) -> None:
         """Nothing runs here."""
@@ -112,3 +123,36 @@ def test_a_slurm_conf_that_cannot_be_changed_is_told(
         assert told.count("Slurm could not be reconfigured") == 1
         assert told.count("Slurm was reconfigured successfully") == 1
         assert "cannot be written: Operation not permitted" in caplog.text
+
+
+def test_nodes_that_somebody_took_out_of_slurm_are_put_there_again_once(store: Store) -> None:
+    """An administrator brings back an older slurm.conf; another controller edits the same file."""
+    slurm = OneSlurm()
+    with served(store, SimulatedProvider(), slurm=lambda _: slurm) as running:
+        running.service.create_cluster(spec(CONTROLLER, workers(2)))
+        until(lambda: complete(running))
+        slurm.looked(3)
+        before = len(slurm.told)
+        slurm.taken = frozenset({"workers-1"})
+        until(lambda: len(slurm.told) > before)
+        assert slurm.told[-1] == {"workers-1", "workers-2"}
+        slurm.looked(3)
+        slurm.taken = frozenset({"workers-1"})  # and again: slurmctld is not restarted all the time
+        slurm.looked(5)
+        assert len(slurm.told) == before + 1
+        told = [event.description for event in running.service.events("c1", EventQuery(100)).items]
+        assert told.count("Nodes were missing in Slurm") == 1
+
+
+def test_a_node_that_slurm_never_had_is_not_put_there_again_and_again(store: Store) -> None:
+    """Slurm reads another file, say: each try would restart slurmctld for nothing."""
+    slurm = OneSlurm()
+    slurm.never = frozenset({"workers-2"})
+    with served(store, SimulatedProvider(), slurm=lambda _: slurm) as running:
+        running.service.create_cluster(spec(CONTROLLER, workers(2)))
+        until(lambda: running.book.find("c1").nodes and slurm.told
+              and slurm.told[-1] == {"workers-1", "workers-2"})  # fmt: skip
+        slurm.looked(5)
+        before = len(slurm.told)
+        slurm.looked(5)
+        assert len(slurm.told) == before

@@ -19,14 +19,23 @@ Check = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Installed:
-    """One file that was changed, and what it was (None: there was none)."""
+    """One file that was changed, what it was (None: there was none) and what it has become."""
 
     path: Path
     before: bytes | None
+    after: bytes
 
     def undo(self) -> None:
-        """Put back what was there. Raises SlurmError where that is not possible."""
+        """Put back what was there.
+
+        Raises SlurmError where that is not possible, or somebody else has changed the file since:
+        an administrator who mends it must not get the broken one back.
+        """
         try:
+            if self.path.read_bytes() != self.after:
+                raise SlurmError(
+                    f"{self.path} was changed by somebody else meanwhile: it is not put back"
+                )
             if self.before is None:
                 self.path.unlink(missing_ok=True)
             else:
@@ -111,7 +120,7 @@ def install(path: Path, edit: Edit, check: Check) -> Installed | None:
     except OSError as error:
         # Not the error's own name, which is one of passing: the same trouble has the same text.
         raise SlurmError(f"{real}: cannot be written: {error.strerror}") from error
-    return Installed(real, before)
+    return Installed(real, before, after)
 
 
 def _replace(path: Path, content: bytes, like: Path) -> None:

@@ -98,6 +98,32 @@ def test_what_cannot_be_put_back_is_told_beside_the_first_error_and_stays_ours(
     assert restarts == ["restart"]
 
 
+def test_what_an_administrator_mends_meanwhile_is_not_put_back(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """slurmctld ends over a mistake in the file that only it finds; it is mended while we wait."""
+    monkeypatch.setattr(LocalSlurm, "_check", lambda *_: None)
+    conf.write_text(ADMIN + "SchedulerType=sched/nosuch\n")
+
+    class Mending(Tools):
+        def run(self, argv: Sequence[str], timeout_s: float, cwd: str | None = None) -> Answer:
+            if "reconfigure" in argv:
+                conf.write_text(conf.read_text().replace("SchedulerType=sched/nosuch\n", ""))
+            return super().run(argv, timeout_s, cwd)
+
+    restarts: list[str] = []
+    with pytest.raises(SlurmError, match="slurm_reconfigure error"):
+        side(conf, Mending(reconfigured=1), restarts).configure(ENTRIES)
+    assert "nosuch" not in conf.read_text()
+    assert "slurm.conf was changed by somebody else meanwhile: it is not put back" in caplog.text
+    # Slurm is not up yet: the next try starts it
+    assert conf.with_name(conf.name + UNAPPLIED).exists()
+    side(conf, Tools(), restarts).configure(ENTRIES)
+    assert restarts == ["restart", "restart"]
+    assert "NodeName=w-1 " in conf.read_text()
+    assert not conf.with_name(conf.name + UNAPPLIED).exists()
+
+
 def test_a_mark_that_cannot_be_removed_is_an_error_that_is_told(
     conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,7 +211,28 @@ class _Planner:
         if node.leave is Leave.REPLACE:
             terminate(self._draft, node)
             return None
+        if self._is_off(node):
+            self._draft.tell_node(
+                node,
+                f"EC2 Instance {node.instance_id} is powered off {self._draft.where(node)}",
+                level="Error",
+                failure="the instance was stopped, or has crashed: it is started again",
+            )
+            self._draft.move(node, Phase.REBOOTING, not_before=0.0)
+            return None
         return self._missing(node)
+
+    def _is_off(self, node: Node) -> bool:
+        """Whether a node that Slurm does not watch is powered off; not again and again."""
+        draft, machine = self._draft, self._machine(node)
+        return (
+            machine is not None
+            and machine.state is MachineState.STOPPED
+            and self._seen.machines_at > node.phase_since
+            and draft.now - node.phase_since >= self._policy.retry_max_s
+            and draft.groups[node.group].node_type is not NodeType.COMPUTE
+            and draft.cluster.spec.get("NodeRecovery") != "None"
+        )
 
     def _rebooting(self, node: Node) -> Task | None:
         if node.leave is not Leave.STAY:

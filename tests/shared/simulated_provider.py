@@ -102,6 +102,14 @@ class SimulatedProvider:
     def reboot(self, machine_id: str) -> None:
         with self._lock:
             self.reboots.append(machine_id)
+            made = self._made[machine_id]
+            if made.state is MachineState.STOPPED:
+                self._made[machine_id] = replace(made, state=MachineState.RUNNING)
+
+    def power_off(self, machine_id: str) -> None:
+        """Somebody stops the machine, or it crashes."""
+        with self._lock:
+            self._made[machine_id] = replace(self._made[machine_id], state=MachineState.STOPPED)
 
     def describe(self, machine_id: str) -> Machine | None:
         with self._lock:

@@ -155,6 +155,38 @@ class TestScaling:
         assert world.node("workers-3").is_up
         assert world.node("workers-3").machine_id != lost.machine_id
 
+    def test_a_login_node_that_is_powered_off_is_started_again(self) -> None:
+        """No slurmd runs there: node recovery does not see it."""
+        world = running_world()
+        off = world.node("login-1")
+        world.now += world.policy.retry_max_s
+        world.provider.power_off(off.machine_id)
+        world.step(1.0)
+        assert not world.node("login-1").is_up
+        world.settle(10)
+        assert world.node("login-1").is_up
+        assert world.node("login-1").machine_id == off.machine_id
+        assert world.provider.reboots == [off.machine_id]
+        assert len(world.told("is powered off")) == 1
+        world.provider.power_off(off.machine_id)  # it does not last: not again and again
+        world.settle(10)
+        assert world.provider.reboots == [off.machine_id]
+        world.now += world.policy.retry_max_s
+        world.settle(10)
+        assert world.provider.reboots == [off.machine_id] * 2
+
+    def test_a_node_that_is_powered_off_is_left_to_others(self) -> None:
+        """Workers to node recovery; all to people where NodeRecovery is None."""
+        world = running_world()
+        world.now += world.policy.retry_max_s
+        world.provider.power_off(world.node("workers-1").machine_id)
+        world.settle(5)
+        assert world.provider.reboots == []
+        world.update(NodeRecovery="None")
+        world.provider.power_off(world.node("login-1").machine_id)
+        world.settle(5)
+        assert world.provider.reboots == []
+
     def test_a_list_that_lacks_a_machine_is_not_believed(self) -> None:
         world = running_world()
         seen = world.observed()

@@ -150,6 +150,12 @@ BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
         "PartitionNames is needed",
     ),
     (
+        "partition_is_no_default",
+        "CreateCluster",
+        workers(SlurmConfig={"NodeType": "Compute", "PartitionNames": ["Default"]}),
+        "Default is no name for a partition",
+    ),
+    (
         "instance_type_or_requirements",
         "CreateCluster",
         workers(InstanceRequirements={"InstanceTypes": ["ml.p5.48xlarge"]}),

@@ -105,6 +105,21 @@ def partitions_on_compute(request: Document) -> Iterator[str]:
 
 
 @rule("request", *_BOTH)
+def partition_is_no_default(request: Document) -> Iterator[str]:
+    """No partition is called DEFAULT, in whatever case.
+
+    Source: slurm.conf(5): PartitionName=DEFAULT sets what all later partitions have.
+    """
+    for name, group in _groups(request):
+        for partition in group.get("SlurmConfig", {}).get("PartitionNames", ()):
+            if partition.upper() == "DEFAULT":
+                yield (
+                    f"Instance group {name}: {partition} is no name for a partition: "
+                    "slurm.conf has it for what is set for all of them"
+                )
+
+
+@rule("request", *_BOTH)
 def instance_type_or_requirements(request: Document) -> Iterator[str]:
     """A group has either InstanceType or InstanceRequirements.
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from hpresume.errors import SlurmError, SlurmTransientError
+from hpresume.errors import SlurmError, SlurmToolError, SlurmTransientError
 from hpresume.provision.conf_files import Installed, Mark, install, read
 from hpresume.provision.observed import SlurmNode
 from hpresume.provision.ports import SlurmEntries
@@ -178,6 +178,8 @@ class LocalSlurm:
         runner = Runner({**os.environ, "SLURM_CONF": str(candidate)})
         try:
             runner.check(("scontrol", "-Q", "show", "hostnames", "check"), _CALL_S)
+        except (SlurmToolError, SlurmTransientError):
+            raise  # no word about the file
         except SlurmError as error:
             raise SlurmError(f"slurm.conf would be broken and is not installed: {error}") from error
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpresume.errors import SlurmError
+from hpresume.errors import SlurmError, SlurmToolError
 from hpresume.provision import conf_files
 from hpresume.provision.ports import NodeEntry, SlurmEntries
 from hpresume.provision.slurm_side import UNAPPLIED, LocalSlurm
@@ -58,6 +58,15 @@ def test_slurmctld_is_not_restarted_over_a_file_that_an_administrator_broke(conf
     assert conf.read_text() == broken
     assert not conf.with_name("gres.conf").exists()
     assert not conf.with_name(conf.name + UNAPPLIED).exists()
+
+
+def test_a_missing_scontrol_is_not_told_as_a_broken_file(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(conf.parent))
+    with pytest.raises(SlurmToolError, match=r"^scontrol is not on PATH"):
+        side(conf, Tools(), []).configure(ENTRIES)
+    assert conf.read_text() == ADMIN
 
 
 def test_what_slurm_refuses_is_put_back_and_slurm_told(

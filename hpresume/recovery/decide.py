@@ -247,6 +247,7 @@ def _described(recovery: Recovery, outcome: Outcome, policy: Policy, now: float)
 
 def _ending(recovery: Recovery, node: Node, snapshot: Snapshot, now: float) -> Actions:
     ours = reasons.is_hold(node.reason) or not node.reason or reasons.is_slurms(node.reason)
+    ours = ours or _is_carried_out(recovery, node)
     late = snapshot.is_over(recovery.since, _SLURM_S, now)
     if recovery.phase is Phase.RETURNING:
         if node.is_usable:
@@ -265,6 +266,16 @@ def _ending(recovery: Recovery, node: Node, snapshot: Snapshot, now: float) -> A
     if late:
         return _end(recovery, now, Phase.FAILED, "Slurm does not take the node out of service")
     return (SetQuarantine(recovery, reasons.quarantine(recovery.note)),)
+
+
+def _is_carried_out(recovery: Recovery, node: Node) -> bool:
+    """Whether the reason is the order that this recovery has followed, not one given since.
+
+    A slurmctld that was killed comes back with the state that it saved last, a few seconds old
+    [ran, 22.05]: what was put in the order's place is gone then.
+    """
+    is_it = bool(recovery.reason) and node.reason.startswith(recovery.reason)
+    return is_it and 0.0 < node.reason_time <= recovery.began
 
 
 def _attempt_failed(recovery: Recovery, policy: Policy, now: float, why: str) -> Actions:

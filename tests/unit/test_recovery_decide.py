@@ -340,6 +340,21 @@ def test_the_end():
     assert "fan is loud" in foreign.message
 
 
+def test_an_order_that_slurmctld_has_brought_back_is_not_followed_twice():
+    """It was killed, and has the reason from before ours again; another order is another one."""
+    this = recovery(Phase.RETURNING)
+    for reason in ("Action:Replace", "Action:Replace : Not responding"):
+        saved = node("IDLE+FAIL", reason, reason_time=this.began - 1.0)
+        assert actions(saved, this) == (Resume(this),)
+    for one in (
+        node("IDLE+FAIL", "Action:Replace", reason_time=this.began + 1.0),
+        node("IDLE+FAIL", "Action:Reboot", reason_time=this.began - 1.0),
+    ):
+        (action,) = actions(one, this)
+        assert action.after.phase is Phase.RETURNED
+        assert "left as it is" in action.message
+
+
 def test_quarantine_tells_the_story():
     this = recovery(Phase.QUARANTINING, note="3 attempts, the last one (replace): 7 of 8 GPUs")
     (action,) = actions(HELD, this)

@@ -11,7 +11,7 @@ import typer
 
 from hpresume.cli.interrupt import interruptible
 from hpresume.cli.options import AsJson, Only, Skip
-from hpresume.errors import HpresumeError, MissingDependencyError, UsageError
+from hpresume.errors import HpresumeError, UsageError
 from hpresume.health import mark, report, runner, strikes
 from hpresume.health.checks.slurm_node import own_node
 from hpresume.health.env import DEFAULT_PATH
@@ -72,7 +72,7 @@ def check(
         return
     is_root = os.geteuid() == 0
     if mark_ and not is_root:
-        raise MissingDependencyError("--mark needs root: only root may mark a node in Slurm")
+        raise UsageError("--mark needs root: only root may mark a node in Slurm")
     if not os.path.isdir(root):
         raise UsageError(f"--root {root}: no such directory")
     environ = {**os.environ}

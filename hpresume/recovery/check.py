@@ -7,6 +7,7 @@ this node holds its resources, no other can run there; slurmd's registration wit
 all that slurm.conf promises is then the check.
 Or with a program of the site, on the controller's host.
 Exit codes are those of ``hpresume check``: 0 good, 1 a fault, anything else no verdict.
+Python itself ends with 1 too where the program cannot run at all, which says nothing of the node.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from hpresume.slurm.admin import AdminGateway
 #: How the reservations are called; they end by themselves after these minutes.
 RESERVATION = "hpresume-check-"
 _RESERVED_MIN = 30
+
+
+#: What Python prints, and then ends with 1, where a program of its breaks or is not installed.
+_BROKEN = re.compile(r"^Traceback \(most recent call last\):|^\S+: No module named ", re.MULTILINE)
 
 
 def no_check(node: str, jobs: tuple[int, ...], stands: Stands) -> Outcome:
@@ -89,6 +94,6 @@ def verdict(code: int, said: str) -> Outcome:
     words = ("; ".join(faults) or f"exit code {code}")[:200]
     if code == 0:
         return Outcome(Call.CHECK, words=lines[-1][:200] if lines else "good")
-    if code == 1:
+    if code == 1 and not _BROKEN.search(said):
         return Outcome(Call.CHECK, Trouble.FAULT, words)
     return Outcome(Call.CHECK, Trouble.TRANSIENT, f"exit code {code}: {words}")

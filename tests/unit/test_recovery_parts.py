@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -74,6 +75,23 @@ def test_only_a_verdict_is_a_verdict(code, trouble):
     found = check.verdict(code, "pass     disk   ok\nfail     gpu-count   3 of 4 GPUs\n1 fault")
     assert found.trouble is trouble
     assert code == 0 or "gpu-count" in found.words
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import absent_module", "1 / 0", "import runpy; runpy.run_module('absent_module')"],
+)
+def test_a_check_that_cannot_run_says_nothing_of_the_node(code):
+    found = check.by_program([sys.executable, "-c", code], 20.0)("n7", (), lambda: True)
+    assert found.trouble is Trouble.TRANSIENT
+    assert "Error" in found.words
+
+
+def test_nor_does_one_that_is_not_installed():
+    command = [sys.executable, "-m", "absent_module", "{node}"]
+    found = check.by_program(command, 20.0)("n7", (), lambda: True)
+    assert found.trouble is Trouble.TRANSIENT
+    assert "No module named absent_module" in found.words
 
 
 def test_a_program_of_the_site(tmp_path):

@@ -56,6 +56,9 @@ SETTLE_S = 3.0
 #: How the reasons begin that are set here; nobody else's are ever cleared.
 REASON = "hpresume: "
 
+#: How those begin that are orders for node recovery.
+_ORDER = "Action:"
+
 #: Beside slurm.conf while a change of it is not known to be applied.
 UNAPPLIED = ".hpresume-unapplied"
 
@@ -243,8 +246,14 @@ def _moved(known: Mapping[str, Node], entries: SlurmEntries) -> bool:
 
 
 def _answers(node: Node) -> bool:
-    """Whether its slurmd has registered and answers."""
-    return node.slurmd_start_time > 0 and not node.has(*_NOT_READY)
+    """Whether its slurmd has registered and answers.
+
+    Also one that is DOWN by an order for node recovery, given while it was rebooted [ran, 22.05:
+    FAIL becomes DOWN+FAIL by a boot]: recovery can follow it only once the node has come up here.
+    """
+    ordered = node.reason.startswith(_ORDER)
+    off = (state for state in _NOT_READY if not (ordered and state == "DOWN"))
+    return node.slurmd_start_time > 0 and not node.has(*off)
 
 
 def _seen(node: Node, *, is_settled: bool) -> SlurmNode:

@@ -113,6 +113,23 @@ def test_a_batch_replacement_keeps_the_name(site: Site) -> None:
     site.wait(lambda: site.partition("idle") == WORKERS, "it takes no jobs")
 
 
+def test_an_order_that_comes_while_a_node_is_rebooted_is_followed_after_it(site: Site) -> None:
+    node = WORKERS[2]
+    (before,) = site.machines(node)
+    orders = len(site.events("node-replaced", node))
+    instance = instance_id(site.nodes()[node]["machine_id"])
+    answer = site.aws("batch-reboot-cluster-nodes", "--cluster-name", NAME, "--node-ids", instance)
+    assert answer["Successful"] == [instance]
+    site.cluster.exec(
+        ["scontrol", "update", f"nodename={node}", "state=fail", "reason=Action:Replace"],
+        check=True,
+    )
+    site.wait(lambda: len(site.events("node-replaced", node)) == orders + 1, "it is not replaced")
+    site.wait(lambda: site.partition("idle") == WORKERS, "it takes no jobs")
+    assert site.machines(node) != [before]
+    assert len(site.machines(node)) == 1
+
+
 def test_a_software_update_replaces_one_batch_at_a_time(site: Site) -> None:
     """The controller is killed meanwhile; a job ends in peace, others run on the rest."""
     gate = site.cluster.home() / "gate"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpresume.errors import SlurmError, SlurmToolError
-from hpresume.provision import conf_files
+from hpresume.provision import conf_files, slurm_side
 from hpresume.provision.ports import NodeEntry, SlurmEntries
 from hpresume.provision.slurm_side import UNAPPLIED, LocalSlurm
 from hpresume.slurm.runner import Answer, Runner
@@ -24,6 +24,7 @@ class Tools(Runner):
     def __init__(self, reconfigured: int = 0) -> None:
         super().__init__({})
         self.reconfigured = reconfigured
+        self.node = "State=IDLE"
         self.calls: list[tuple[str, ...]] = []
 
     def run(self, argv: Sequence[str], timeout_s: float, cwd: str | None = None) -> Answer:
@@ -31,7 +32,7 @@ class Tools(Runner):
         if "config" in argv:
             return Answer("ClusterName = c\nSLURM_VERSION = 22.05.8\n", "", 0)
         if "node" in argv:
-            return Answer("NodeName=n1 State=IDLE SlurmdStartTime=1\n", "", 0)
+            return Answer(f"NodeName=n1 {self.node} SlurmdStartTime=1\n", "", 0)
         return Answer("", "slurm_reconfigure error: no", self.reconfigured)
 
 
@@ -167,3 +168,26 @@ def test_a_full_disk_leaves_no_scraps(conf: Path, monkeypatch: pytest.MonkeyPatc
         "slurm.conf",
         f"slurm.conf{conf_files.BACKUP}",
     }
+
+
+@pytest.mark.parametrize(
+    ("node", "is_ready"),
+    [
+        ("State=IDLE", True),
+        ("State=IDLE+FAIL Reason=Action:Replace [root@2026-11-30T10:19:30]", True),
+        ("State=DOWN+FAIL Reason=Action:Replace [root@2026-11-30T10:19:30]", True),
+        ("State=DOWN*+FAIL Reason=Action:Replace [root@2026-11-30T10:19:30]", False),
+        ("State=DOWN Reason=Not responding [slurm@2026-11-30T10:19:30]", False),
+        ("State=DOWN Reason=the fan is loud [root@2026-11-30T10:19:30]", False),
+        ("State=IDLE+DRAIN Reason=the fan is loud [root@2026-11-30T10:19:30]", True),
+        ("State=IDLE+DRAIN Reason=hpresume: the scripts run [root@2026-11-30T10:19:30]", False),
+    ],
+)
+def test_when_a_node_is_up(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, node: str, is_ready: bool
+) -> None:
+    """An order for node recovery that came meanwhile does not keep it from coming up."""
+    monkeypatch.setattr(slurm_side, "SETTLE_S", 0.0)
+    tools = Tools()
+    tools.node = node
+    assert side(conf, tools, []).look()["n1"].is_ready is is_ready

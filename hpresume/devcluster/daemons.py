@@ -25,8 +25,9 @@ from hpresume.devcluster.spec import CONTROLLER
 from hpresume.errors import DevClusterError
 
 _STOP_TIMEOUT = 30.0
-_PID_FILE_TIMEOUT = 10.0
+_UP_TIMEOUT = 60.0
 _MOST_ERRORS = 3
+_POLL = 0.02
 
 
 def start_munged(cluster: ProcessId, layout: Layout) -> None:
@@ -52,7 +53,8 @@ def start_daemon(
 ) -> None:
     """Start slurmctld, slurmdbd or slurmd on a host; it goes into the background by itself.
 
-    Raises DevClusterError with the last errors in its log where it does not start.
+    Returns when it has written its pid file. Raises DevClusterError with the last errors in
+    its log where it does not start, or takes more than a minute.
     """
     environment = _environment(layout)
     argv = [daemon]
@@ -66,6 +68,7 @@ def start_daemon(
     before = log.stat().st_size if log.exists() else 0
     try:
         run([*enter_host(host), *argv, *options], env=environment)
+        _wait_until_up(daemon, name, host, layout)
     except DevClusterError as error:
         said = _errors_in(log, before)
         if not said:
@@ -117,20 +120,6 @@ def find_daemon(daemon: str, name: str, host: ProcessId, layout: Layout) -> Proc
     return None
 
 
-def wait_for_daemon(daemon: str, name: str, host: ProcessId, layout: Layout) -> ProcessId:
-    """Wait until a daemon that was just started has written its pid file.
-
-    Raises DevClusterError where that takes more than 10 seconds.
-    """
-    deadline = time.monotonic() + _PID_FILE_TIMEOUT
-    while (process := find_daemon(daemon, name, host, layout)) is None:
-        if time.monotonic() > deadline:
-            log = layout.slurm_log(daemon, name)
-            raise DevClusterError(f"{daemon} on {name} does not come up; see {log}")
-        time.sleep(0.02)
-    return process
-
-
 def run_on_controller(
     controller: ProcessId, layout: Layout, argv: Sequence[str], timeout: float = 10.0
 ) -> str:
@@ -149,6 +138,22 @@ def node_states(controller: ProcessId, layout: Layout, timeout: float = 10.0) ->
     argv = ["sinfo", "--noheader", "--Node", "--format=%N %T"]
     output = run_on_controller(controller, layout, argv, timeout)
     return dict(line.split(None, 1) for line in output.splitlines() if line.strip())
+
+
+def _wait_until_up(daemon: str, name: str, host: ProcessId, layout: Layout) -> None:
+    """Wait until a daemon in the background has written its pid file.
+
+    Slurm 24.11's go there with code 0 before they have read their configuration, and may end then.
+    """
+    deadline = time.monotonic() + _UP_TIMEOUT
+    while find_daemon(daemon, name, host, layout) is None:
+        late = time.monotonic() > deadline
+        if late or daemon not in map(name_of, members(namespace_of(host.pid, "pid"))):
+            what = "does not come up" if late else "has ended"
+            raise DevClusterError(
+                f"{daemon} on {name} {what}; see {layout.slurm_log(daemon, name)}"
+            )
+        time.sleep(_POLL)
 
 
 def _slurmd(name: str, layout: Layout, configless: bool) -> tuple[list[str], dict[str, str]]:

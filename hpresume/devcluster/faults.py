@@ -75,11 +75,8 @@ def boot(store: Store, name: str, *, new_address: bool, report_boot: bool) -> No
     network.remove_port(store.cluster_init(), name)
     if new_address and name != CONTROLLER:
         _tell_slurm(store, name, address)
-    added = host.number is not None
+    added = host.number is not None  # slurm.conf may not know it
     lifecycle.boot_host(store, state.spec, fresh, ["-b"] if report_boot else [], patient=added)
-    if not added:  # else slurm.conf may not know it
-        daemon = "slurmctld" if name == CONTROLLER else "slurmd"
-        daemons.wait_for_daemon(daemon, name, store.running_init(name), store.layout)
 
 
 def restart_daemon(store: Store, daemon: str, name: str | None) -> None:
@@ -102,7 +99,6 @@ def restart_daemon(store: Store, daemon: str, name: str | None) -> None:
     else:
         configless = store.state().spec.configless
         daemons.start_daemon(daemon, name, init, layout, configless=configless)
-    daemons.wait_for_daemon(daemon, name, init, layout)
 
 
 def _tell_slurm(store: Store, node: str, address: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from hpresume.devcluster import daemons, faults, files, lifecycle, network
+from hpresume.devcluster import faults, files, lifecycle, network
 from hpresume.devcluster.addresses import NUMBERS, generation_of
 from hpresume.devcluster.processes import namespace_of, parents_into
 from hpresume.devcluster.spec import CONTROLLER, MAX_GPUS_PER_NODE, MAX_NODES
@@ -176,9 +176,6 @@ def _boot(store: Store, host: HostState, *, keep_disks: bool, report_boot: bool)
     options = ["-b"] if report_boot and host.name != CONTROLLER else []
     spec = store.state().spec
     lifecycle.boot_host(store, spec, host, options, keep_disks=keep_disks, patient=True)
-    if host.name == CONTROLLER:
-        init = store.running_init(CONTROLLER)
-        daemons.wait_for_daemon("slurmctld", CONTROLLER, init, store.layout)
 
 
 def _power_off(store: Store, host: HostState) -> None:

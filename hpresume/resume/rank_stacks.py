@@ -17,13 +17,19 @@ COUNT_PREFIX = "hpresume-ranks"
 #: Before the name of a node on which no rank of the step runs any more.
 NO_RANK = "no rank is left on"
 
+#: What scontrol says, with code 1, of a step that has no slurmstepd here (any more): its ranks
+#: have ended. 22.05 prints the first line of the list all the same, 24.11 does not.
+_GONE = "does not exist on node"
+
 _LIMIT_S = 6.0
 _MOST_PROCESSES = 64
 
 
 def ranks_here(step: str) -> dict[int, str] | None:
     """Process ids of the step's tasks on this node, with their ranks; None: not known."""
-    listed = run(["scontrol", "listpids", step], 3.0)
+    code, listed, said = outcome(["scontrol", "listpids", step], 3.0)
+    if code != 0:
+        return {} if _GONE in said and _own_step_is_seen(step) else None
     if not listed.startswith("PID"):
         return None
     ranks = {}
@@ -32,6 +38,12 @@ def ranks_here(step: str) -> dict[int, str] | None:
         if len(words) >= 5 and words[0].isdigit() and words[4].isdigit():
             ranks[int(words[0])] = words[4]
     return ranks
+
+
+def _own_step_is_seen(step: str) -> bool:
+    """Whether the step that this process is in is found here, and so would be the other one."""
+    own = f"{step.partition('.')[0]}.{os.environ.get('SLURM_STEP_ID', '')}"
+    return outcome(["scontrol", "listpids", own], 3.0)[0] == 0
 
 
 def family(pid: int) -> list[int]:
@@ -69,19 +81,24 @@ def _read(path: str) -> str:
 
 def run(argv: list[str], limit_s: float) -> str:
     """Standard output of a tool; empty where it cannot be started or takes longer than that (s)."""
+    return outcome(argv, limit_s)[1]
+
+
+def outcome(argv: list[str], limit_s: float) -> tuple[int | None, str, str]:
+    """Code, standard output and standard error of a tool; None and nothing as ``run`` says."""
+    pipe = subprocess.PIPE
     try:
-        tool = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
-        )
+        tool = subprocess.Popen(argv, stdout=pipe, stderr=pipe, process_group=0)
     except OSError:
-        return ""
+        return None, "", ""
     try:
-        return tool.communicate(timeout=limit_s)[0].decode(errors="replace")
+        out, err = tool.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return ""
+        return None, "", ""
     finally:
         if tool.returncode is None:  # with all it has started
             os.killpg(tool.pid, signal.SIGKILL)
+    return tool.returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
 
 def count(step: str) -> int:

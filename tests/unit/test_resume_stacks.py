@@ -38,6 +38,47 @@ def test_what_surely_has_ended(text: str, touches: dict[int, Touch], ended: set[
     assert ended_ranks(text, 2, touches, NODES) == ended
 
 
+HEADER = "PID      JOBID    STEPID   LOCALID GLOBALID"
+GONE = "echo 'StepId=7.0 does not exist on node (null).' >&2; exit 1"
+REFUSED = "echo 'Unable to connect to slurmstepd: Connection refused' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("said", "own", "ranks"),
+    [
+        (f"echo '{HEADER}'; echo '62 7 0 0 3'; echo '64 7 0 - -'", "exit 1", {62: "3"}),
+        (f"echo '{HEADER}'; echo '62 7 0 0 3'; echo warned >&2", "exit 1", {62: "3"}),
+        (f"echo '{HEADER}'; {GONE}", f"echo '{HEADER}'", {}),  # recorded from 22.05
+        (GONE, f"echo '{HEADER}'", {}),  # recorded from 24.11
+        (GONE, GONE, None),  # Slurm's folder is not seen from here
+        (f"echo '{HEADER}'; {REFUSED}", f"echo '{HEADER}'", None),
+        (f"echo '{HEADER}'; exit 1", f"echo '{HEADER}'", None),
+        ("true", f"echo '{HEADER}'", None),
+    ],
+)
+def test_ranks_of_a_step_on_this_node(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    own: str,
+    ranks: dict[int, str] | None,
+) -> None:
+    """The FAKE scontrol knows step 0 of job 7, and step 4, which asks."""
+    fake = tmp_path / "scontrol"
+    fake.write_text(
+        f'#!/bin/sh\ncase "$*" in "listpids 7.4") {own};; "listpids 7.0") {said};; esac\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_STEP_ID", "4")
+    assert rank_stacks.ranks_here("7.0") == ranks
+
+
+def test_no_scontrol_no_knowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert rank_stacks.ranks_here("7.0") is None
+
+
 def test_a_tool_that_hangs_leaves_nothing_behind(tmp_path: Path) -> None:
     """As py-spy may, or a script around it; the FAKE one starts another process."""
     spy = tmp_path / "py-spy"

@@ -95,13 +95,14 @@ def supervise(first: FirstAttempt) -> int:
     split = _options(first.srun, first.argv[: first.command_index])
     call = SrunCall(first.srun, tuple(first.argv), first.insert_at, first.plugin)
     nodelist, chosen = nodes_given(split, "nodelist"), task_nodes(split, environ)
+    joined = _allocation(split, environ)
     launch = Launch(
         call=call,
-        again=_again(call, split, placed=bool(nodelist)),
+        again=_again(call, split, placed=bool(nodelist), chosen=bool(joined and chosen)),
         settings=settings,
         environ=environ,
-        job_id=_number(_allocation(split, environ)),
-        allocates=not _allocation(split, environ),
+        job_id=_number(joined),
+        allocates=not joined,
         past=first.past or Past(),
         run=_number(environ.get("SLURM_RESTART_COUNT", "")) or 0,
         key=step_key(first.argv),
@@ -149,14 +150,16 @@ def _is_exact(split: SplitArgv | None, environ: dict[str, str]) -> bool:
     return bool(given) or any(name in environ for name in names)
 
 
-def _again(call: SrunCall, split: SplitArgv | None, *, placed: bool) -> SrunCall:
+def _again(call: SrunCall, split: SplitArgv | None, *, placed: bool, chosen: bool) -> SrunCall:
     """The call of later attempts, which choose the nodes: srun takes no ``-r`` beside that.
 
     ``placed``: the user's own ``-w`` is known, and given again as far as it still holds.
+    ``chosen``: so is the node of every task, and with it the number of nodes.
     """
     if split is None:
         return call
-    names = ("relative", "nodelist") if placed else ("relative",)
+    unwanted = {"relative": True, "nodelist": placed, "nodes": chosen}
+    names = [name for name, holds in unwanted.items() if holds]
     argv = without_options(call.argv, split.options, names)
     return replace(call, argv=tuple(argv), insert_at=call.insert_at + len(argv) - len(call.argv))
 

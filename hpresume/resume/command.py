@@ -52,13 +52,13 @@ def placement(
     """Options of a later attempt inside the allocation.
 
     ``--open-mode=append``: srun truncates the file of ``-o`` at every start. ``task_nodes`` is
-    where the user put every task, if that is what he did.
+    where the user put every task, if that is what he did; srun of 24.11 refuses ``--nodes`` then.
     """
     if task_nodes:
         options = [f"--nodelist={','.join(moved(task_nodes, nodes))}", "--distribution=arbitrary"]
     else:
-        options = [f"--nodelist={','.join(nodes)}"]
-    options += [f"--nodes={len(nodes)}", "--open-mode=append"]
+        options = [f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}"]
+    options.append("--open-mode=append")
     if overlap:
         options.append("--overlap")
     if tasks:

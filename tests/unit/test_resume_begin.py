@@ -1,14 +1,21 @@
-"""Which allocation a protected srun joins."""
+"""Which allocation a protected srun joins, and the call of its later attempts."""
 
 from __future__ import annotations
 
 import pytest
 
-from hpresume.resume.begin import _allocation, _number, other_cluster
+from hpresume.resume.begin import _again, _allocation, _number, other_cluster
+from hpresume.resume.command import SrunCall
 from hpresume.slurm.srun_options import Arity, OptionSpec, OptionTable, split_argv
 
 TABLE = OptionTable(
-    [OptionSpec("jobid", Arity.REQUIRED, None), OptionSpec("clusters", Arity.REQUIRED, "M")]
+    [
+        OptionSpec("jobid", Arity.REQUIRED, None),
+        OptionSpec("clusters", Arity.REQUIRED, "M"),
+        OptionSpec("relative", Arity.REQUIRED, "r"),
+        OptionSpec("nodelist", Arity.REQUIRED, "w"),
+        OptionSpec("nodes", Arity.REQUIRED, "N"),
+    ]
 )
 
 
@@ -49,3 +56,19 @@ def test_a_step_for_another_cluster(
     options: list[str], environ: dict[str, str], elsewhere: str
 ) -> None:
     assert other_cluster(split_argv(["srun", *options, "true"], TABLE), environ) == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("placed", "chosen", "left"),
+    [
+        (False, False, ["-N2", "-w", "n1,n2"]),
+        (True, False, ["-N2"]),
+        (True, True, []),
+        (False, True, ["-w", "n1,n2"]),  # by SLURM_HOSTFILE
+    ],
+)
+def test_what_later_attempts_choose_themselves(placed: bool, chosen: bool, left: list[str]) -> None:
+    argv = ["srun", "-N2", "-r1", "-w", "n1,n2", "true"]
+    call = SrunCall("/usr/bin/srun", tuple(argv), 5, plugin=False)
+    again = _again(call, split_argv(argv, TABLE), placed=placed, chosen=chosen)
+    assert again.attempt(["--x"]) == ["/usr/bin/srun", *left, "--x", "true"]

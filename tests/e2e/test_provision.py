@@ -298,20 +298,23 @@ def test_a_rebooted_node_runs_no_scripts_again(module_cluster: E2eCluster, runni
     assert done.stdout.split() == ["workers-1"]
 
 
+class Killed(BaseException):
+    """In place of kill -9."""
+
+
+class Ends(devcluster.ControllerRunner):
+    """Is killed where it would tell Slurm of the new file."""
+
+    def check(self, argv: Sequence[str], timeout_s: float, cwd: str | None = None) -> str:
+        if list(argv) == ["scontrol", "reconfigure"]:
+            raise Killed
+        return super().check(argv, timeout_s, cwd)
+
+
 def test_what_was_installed_and_not_applied_is_applied_by_the_next_process(
     module_cluster: E2eCluster, running: Served
 ) -> None:
     """kill -9 between the new file and ``scontrol reconfigure``; no node comes or goes in it."""
-
-    class Killed(BaseException):
-        pass
-
-    class Ends(devcluster.ControllerRunner):
-        def check(self, argv: Sequence[str], timeout_s: float, cwd: str | None = None) -> str:
-            if list(argv) == ["scontrol", "reconfigure"]:
-                raise Killed
-            return super().check(argv, timeout_s, cwd)
-
     cluster = module_cluster
     conf = cluster.layout.slurm_conf
     now = slurm_entries(running.book.find("c1"), "dev")
@@ -331,10 +334,7 @@ def test_what_was_installed_and_not_applied_is_applied_by_the_next_process(
 def test_a_slurmctld_that_ended_over_a_half_done_change_is_started(
     module_cluster: E2eCluster, running: Served
 ) -> None:
-    """kill -9 between the new file and slurmctld's restart, and a reconfigure just then."""
-
-    class Killed(BaseException):
-        pass
+    """kill -9 between the new file and what applies it, and somebody's reconfigure just then."""
 
     def killed() -> None:
         raise Killed
@@ -344,7 +344,7 @@ def test_a_slurmctld_that_ended_over_a_half_done_change_is_started(
     now = slurm_entries(running.book.find("c1"), "dev")
     more = replace(now, nodes=(*now.nodes, NodeEntry("workers-9", "10.0.0.9")))
     with pytest.raises(Killed):
-        LocalSlurm(conf, devcluster.ControllerRunner(cluster), killed).configure(more)
+        LocalSlurm(conf, Ends(cluster), killed).configure(more)  # from 23.11 nothing is restarted
     # what ends one until 23.11; later ones take the new nodes
     assert "NodeName=workers-9 " in conf.read_text()
     cluster.exec(["scontrol", "reconfigure"])

@@ -118,7 +118,7 @@ ALIKE = {
     # what srun hands to its tasks
     "umask": "umask 027; $SRUN -n1 bash -c 'umask; >made'; stat -c %a made",
     "limits": "ulimit -n 333; ulimit -Ss 4096; $SRUN -n1 bash -c 'ulimit -a; ulimit -Ha'",
-    "no file may grow": "ulimit -f 0; $SRUN -n1 hostname 2>/dev/null",
+    "no file may grow": "ulimit -f 0; $SRUN -n1 -w n1 hostname 2>/dev/null",
     "priority": "nice -n 3 $SRUN -n1 nice",
     "directory": "mkdir 'a b'; cd 'a b'; $SRUN -n1 pwd; $SRUN -n1 -D / pwd",
     "signals of the task": "$SRUN -n1 grep -E '^Sig(Blk|Ign)' /proc/self/status",

@@ -23,6 +23,10 @@ from hpresume.devcluster.spec import CONTROLLER, ClusterSpec
 from hpresume.devcluster.store import cluster_names
 from hpresume.errors import DevClusterError
 
+#: Reason to set a crashed node DOWN with before Slurm does. Slurm's own words alone would let it
+#: take the node back, once it counts an answer to its ping from before the crash.
+CRASHED = "Not responding: no power"
+
 _COMPLETING_PATIENCE = 2.0
 _numbers = itertools.count(1)
 _TEST_NAME = re.compile(r"t(\d+)-\d+")

@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 
 import boto3
 from botocore.config import Config
-from cluster import E2eCluster, wait_for
+from cluster import CRASHED, E2eCluster, wait_for
 from sqlalchemy import text
 
 from hpresume.api.keys import load_keys, write_key
@@ -230,7 +230,8 @@ class Site:
             return events.since(session, kind=kind, node=node)
 
     def mark_down(self, node: str) -> None:
-        line = ["scontrol", "update", f"nodename={node}", "state=down", "reason=Not responding"]
+        """Set a crashed node DOWN before Slurm does."""
+        line = ["scontrol", "update", f"nodename={node}", "state=down", f"reason={CRASHED}"]
         self.cluster.exec(line, check=True)
 
     def machines(self, node: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cluster import CRASHED
 
 pytestmark = pytest.mark.e2e
 
@@ -16,7 +17,7 @@ def test_crash_and_automatic_replacement(site, cluster, address) -> None:
     controller.start(ADDRESS=address, REPORT_BOOT="yes")
     cluster.crash("n2")
     if address == "same":  # once is enough to wait for slurmctld's own word
-        controller.mark("n2", "down", "Not responding")
+        controller.mark("n2", "down", CRASHED)
     back = controller.wait_event("node-replaced", "n2", timeout=60)
     assert back.details["origin"] == "down"
     assert len(controller.machines("n2")) == 1
@@ -32,10 +33,10 @@ def test_a_flapping_node_is_quarantined_and_a_foreign_reason_left(site, cluster)
     controller.mark("n4", "down", "the fan is loud")
     for count in (1, 2):
         cluster.crash("n1")
-        controller.mark("n1", "down", "Not responding")
+        controller.mark("n1", "down", CRASHED)
         controller.wait_event("node-replaced", "n1", count)
     cluster.crash("n1")
-    controller.mark("n1", "down", "Not responding")
+    controller.mark("n1", "down", CRASHED)
     story = controller.wait_event("node-quarantined", "n1").message
     assert "2 recoveries within 24 h did not last" in story
     assert "Quarantined by hpresume: 2 recoveries" in controller.shown("n1")
@@ -48,7 +49,7 @@ def test_mass_failure_halts_and_none_leaves_nodes_to_people(site, cluster) -> No
     before = {node: controller.machines(node) for node in ("n1", "n2", "n3")}
     for node in before:
         cluster.crash(node)
-        controller.mark(node, "down", "Not responding")
+        controller.mark(node, "down", CRASHED)
     controller.start()
     halt = controller.wait_event("halt", "")
     assert "3 of 4 nodes of partition main are bad" in halt.message

@@ -113,7 +113,7 @@ def find_daemon(daemon: str, name: str, host: ProcessId, layout: Layout) -> Proc
         return None
     for pid in members(namespace_of(host.pid, "pid")):
         try:
-            if pid_inside(pid) == inside and name_of(pid) == daemon:
+            if pid_inside(pid) == inside and _is(daemon, pid):
                 return ProcessId.of(pid)
         except ProcessLookupError:
             continue
@@ -148,12 +148,20 @@ def _wait_until_up(daemon: str, name: str, host: ProcessId, layout: Layout) -> N
     deadline = time.monotonic() + _UP_TIMEOUT
     while find_daemon(daemon, name, host, layout) is None:
         late = time.monotonic() > deadline
-        if late or daemon not in map(name_of, members(namespace_of(host.pid, "pid"))):
+        if late or not any(_is(daemon, pid) for pid in members(namespace_of(host.pid, "pid"))):
             what = "does not come up" if late else "has ended"
             raise DevClusterError(
                 f"{daemon} on {name} {what}; see {layout.slurm_log(daemon, name)}"
             )
         time.sleep(_POLL)
+
+
+def _is(daemon: str, pid: int) -> bool:
+    """Whether a process is this daemon.
+
+    24.11 starts itself anew to reconfigure, by the name its file has in Debian's packages.
+    """
+    return name_of(pid) in (daemon, f"{daemon}-wlm")
 
 
 def _slurmd(name: str, layout: Layout, configless: bool) -> tuple[list[str], dict[str, str]]:

@@ -361,6 +361,16 @@ class TestRestart:
         cluster.restart_daemon("slurmd", "n2")
         assert hostnames(cluster, "-N1", "-wn2") == ["n2"]
 
+    @pytest.mark.parametrize(("daemon", "host"), [("slurmctld", "ctl"), ("slurmd", "n2")])
+    def test_one_that_has_started_itself_anew_is_replaced(self, cluster, daemon, host):
+        """From 24.11 on that is how they reconfigure; their process gets another name."""
+        cluster.exec(["scontrol", "reconfigure"], check=True)
+        assert hostnames(cluster, "-N1", "-wn2") == ["n2"]
+        cluster.restart_daemon(daemon, host)
+        running = cluster.exec(["pgrep", "-c", f"^{daemon}(-wlm)?$"], host, check=True).stdout
+        assert running == "1\n"
+        assert hostnames(cluster, "-N1", "-wn2") == ["n2"]
+
     @pytest.mark.parametrize(
         ("daemon", "host", "said"),
         [

@@ -182,15 +182,17 @@ def test_a_clock_that_nothing_synchronises() -> None:
 # -- daemons
 
 
-def test_slurmd(node: FakeNode) -> None:
+@pytest.mark.parametrize("name", ["slurmd", "slurmd-wlm"])
+def test_slurmd(node: FakeNode, name: str) -> None:
+    """The second one is Debian's, as 24.11 is called once it has reconfigured."""
     assert node.check("slurmd").status is Status.SKIPPED
     node.file("/etc/slurm/slurm.conf")
     node.file("/proc/1/comm", "init\n")
     assert node.check("slurmd").evidence == "no process slurmd"
-    node.file("/proc/9/comm", "slurmd\n")
-    node.file("/proc/9/stat", "9 (slurmd) S 1 9 9 0\n")
+    node.file("/proc/9/comm", f"{name}\n")
+    node.file("/proc/9/stat", f"9 ({name}) S 1 9 9 0\n")
     assert node.check("slurmd").status is Status.PASS
-    node.file("/proc/9/stat", "9 (slurmd) T 1 9 9 0\n")
+    node.file("/proc/9/stat", f"9 ({name}) T 1 9 9 0\n")
     assert node.check("slurmd").status is Status.FAIL
     assert parse_state("9 (a) S (b) Z 1") == "Z"
 

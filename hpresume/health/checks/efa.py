@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass
 
 from hpresume.health.checks.hardware import efa_on_bus, expected_count, instance_type
+from hpresume.health.checks.slurm_node import slurmd_pids
 from hpresume.health.env import Answer, Env, whole
 from hpresume.health.model import Absent, Broken, Check, Fault, Result, passed, unknown, verdict
 from hpresume.health.policy import CheckPolicy, Limit
@@ -146,11 +147,10 @@ def gather_memlock(env: Env) -> Memlock | Absent | Broken:
     """The limit that slurmd hands to steps; that of this process where slurmd's is not ours."""
     if not efa_on_bus(env):
         return _NO_EFA
-    for pid in env.names("/proc"):
-        if pid.isdigit() and (env.text(f"/proc/{pid}/comm") or "").strip() == "slurmd":
-            known, limit = parse_memlock(env.text(f"/proc/{pid}/limits") or "")
-            if known:
-                return Memlock(limit, of_slurmd=True)
+    for pid in slurmd_pids(env):
+        known, limit = parse_memlock(env.text(f"/proc/{pid}/limits") or "")
+        if known:
+            return Memlock(limit, of_slurmd=True)
     known, limit = parse_memlock(env.text("/proc/self/limits") or "")
     return Memlock(limit, of_slurmd=False) if known else Broken("no limit in /proc/self/limits")
 

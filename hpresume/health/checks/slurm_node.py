@@ -121,21 +121,26 @@ def parse_state(stat: str) -> str:
     return match[1]
 
 
+def slurmd_pids(env: Env) -> list[str]:
+    """The processes that are slurmd.
+
+    24.11 starts itself anew to reconfigure, by the name its file has in Debian's packages.
+    """
+    names = ("slurmd", "slurmd-wlm")
+    pids = (name for name in env.names("/proc") if name.isdigit())
+    return [pid for pid in pids if (env.text(f"/proc/{pid}/comm") or "").strip() in names]
+
+
 def gather_slurmd(env: Env) -> Daemon | Absent | Broken:
     """The processes called slurmd."""
     if not is_set_up(env):
         return NO_SLURM
-    pids = [name for name in env.names("/proc") if name.isdigit()]
-    if not pids:
+    if not any(name.isdigit() for name in env.names("/proc")):
         return Broken("/proc shows no processes")
     if not env.is_root and env.text("/proc/1/comm") is None:
         hidden = "other users' processes need root (/proc is mounted with hidepid)"
         return Absent(hidden, needs_root=True)
-    states = [
-        parse_state(env.text(f"/proc/{pid}/stat") or "")
-        for pid in pids
-        if (env.text(f"/proc/{pid}/comm") or "").strip() == "slurmd"
-    ]
+    states = [parse_state(env.text(f"/proc/{pid}/stat") or "") for pid in slurmd_pids(env)]
     return Daemon(tuple(state for state in states if state))
 
 

@@ -117,14 +117,23 @@ def _limit_reached(snapshot: Snapshot, policy: ResumeSettings, now: float) -> st
 def bad_nodes(snapshot: Snapshot) -> tuple[str, ...]:
     """Nodes of the job to keep off, in the job's order.
 
-    A rebooted node is none of them once Slurm takes it as usable again, nor is one
-    that was cut off and is back.
+    A rebooted node is none of them once Slurm takes it as usable again, where it starts steps
+    there; nor is one that was cut off and is back.
     """
     blamed = {f.node for f in snapshot.verdict.faults if f.sign not in PASSING_SIGNS}
+    blamed |= stranded(snapshot)
     bad = blamed | snapshot.unusable
     nodes = snapshot.job.nodes if snapshot.job else snapshot.step.nodes
     ordered = [n for n in nodes if n in bad]
     return tuple(ordered + sorted(blamed - set(ordered)))
+
+
+def stranded(snapshot: Snapshot) -> frozenset[str]:
+    """Nodes that were booted within the job and are good, but not for steps of this job."""
+    config = snapshot.config
+    if config is None or not config.launches_after_prolog_only:
+        return frozenset()
+    return frozenset(f.node for f in snapshot.verdict.faults if f.sign is Sign.REBOOTED)
 
 
 def _rung(rung: Rung, snapshot: Snapshot, policy: ResumeSettings, now: float) -> Action | str:
@@ -252,6 +261,10 @@ def _replace(snapshot: Snapshot, policy: ResumeSettings, now: float) -> Action |
         return "Slurm did not say enough about the job"
     if obstacle := no_overlap(snapshot):
         return f"{obstacle} cannot start over the dead step of a replaced node"
+    if config.launches_after_prolog_only:
+        return (
+            "with PrologFlags=Alloc, Slurm from 23.02 on starts no step on a node that was booted"
+        )
     missing = tuple(
         f.node
         for f in snapshot.verdict.faults
@@ -304,6 +317,8 @@ def _worth_keeping(
     config, step = snapshot.config, snapshot.step
     if not policy.regrows or config is None or no_overlap(snapshot):
         return (), 0.0
+    if config.launches_after_prolog_only:
+        return (), 0.0
     faults = snapshot.verdict.faults
     absent = {f.node for f in faults if f.sign in _ABSENT_SIGNS} & set(step.nodes)
     keep = tuple(n for n in droppable if n in absent)
@@ -343,6 +358,10 @@ def _grow(snapshot: Snapshot, policy: ResumeSettings) -> Action | str:
         return "this release of Slurm changes a job's size only once without slurmdbd"
     if config.makes_extern_steps:
         return "PrologFlags makes extern steps, which stop Slurm from merging jobs"
+    if config.launches_after_prolog_only:
+        return (
+            "with PrologFlags=Alloc, Slurm from 23.02 on starts no step on a node that joins a job"
+        )
     healthy = _healthy(snapshot)
     count = snapshot.step.num_nodes - len(healthy)
     if count < 1:
@@ -367,7 +386,8 @@ def _requeue(snapshot: Snapshot, _policy: ResumeSettings) -> Action | str:
         return "Slurm did not say enough about the job"
     if not job.requeue:
         return "the job was submitted with --no-requeue, or JobRequeue is 0"
-    bad = set(bad_nodes(snapshot)) | snapshot.history.bad_nodes | set(job.excluded_nodes)
+    bad = set(bad_nodes(snapshot)) | snapshot.history.bad_nodes
+    bad = (bad - stranded(snapshot)) | set(job.excluded_nodes)  # those are good for its next run
     fast = snapshot.finisher or not config.kills_detached_processes
     # Without the finisher nobody would give a shrunk job its nodes back.
     drop = _droppable(snapshot) if fast else ()
@@ -383,7 +403,8 @@ def _requeue(snapshot: Snapshot, _policy: ResumeSettings) -> Action | str:
 
 
 def _new(snapshot: Snapshot, policy: ResumeSettings) -> Action | str:
-    bad = set(bad_nodes(snapshot)) | snapshot.history.bad_nodes | snapshot.step.excluded
+    bad = set(bad_nodes(snapshot)) | snapshot.history.bad_nodes
+    bad = (bad - stranded(snapshot)) | snapshot.step.excluded
     return Reallocate(tuple(sorted(bad)), _delay(snapshot, policy))
 
 

@@ -406,6 +406,8 @@ class Recovery:
             if not self._executor.are_back(names, config):
                 return ()
             checked = now
+            if config.launches_after_prolog_only:
+                return names  # no step may be tried there, not even a check
             return names if self._are_well(job, config, names) else ()
 
         return look

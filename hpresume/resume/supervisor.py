@@ -15,7 +15,7 @@ from hpresume.errors import SlurmError
 from hpresume.resume import protection, stacks
 from hpresume.resume.attempt import AttemptEnd, AttemptLoop
 from hpresume.resume.controller import Controller
-from hpresume.resume.decide import decide, suppose
+from hpresume.resume.decide import decide, stranded, suppose
 from hpresume.resume.evidence import look_once
 from hpresume.resume.execute import (
     Executor,
@@ -85,6 +85,7 @@ class Supervisor:
         self._controller = Controller(launch.settings.controller)
         self._recovery = Recovery(launch, gateway, self._executor, self._logbook, self._controller)
         self._inquest = Inquest(launch, signals, self._executor.pause)
+        self._stranded: frozenset[str] = frozenset()
         self._config: ClusterConfig | None = None
         self._announced = False
         self._placed: tuple[str, ...] = ()
@@ -220,7 +221,7 @@ class Supervisor:
             step=self._shape(base, base.job),
             config=base.config,
             job=base.job,
-            unusable=base.unusable | self._inquest.unhealthy(base.nodes),
+            unusable=base.unusable | self._inquest.unhealthy(base.nodes) | self._stranded,
             busy=base.busy,
             history=self._logbook.history,
             original_nodes=self._launch.original_nodes,
@@ -413,6 +414,9 @@ class Supervisor:
         )
 
     def _decide(self, snapshot: Snapshot) -> Action:
+        # One that has to stay in the job seems to be good again at the next failure.
+        self._stranded |= stranded(snapshot)
+        snapshot = replace(snapshot, unusable=snapshot.unusable | self._stranded)
         return decide(snapshot, self._settings, time.time())
 
 

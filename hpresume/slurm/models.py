@@ -290,6 +290,19 @@ class ClusterConfig:
         """Whether every job gets an extern step (PrologFlags=Contain, X11)."""
         return not self.prolog_flags.isdisjoint({"CONTAIN", "X11"})
 
+    @property
+    def launches_after_prolog_only(self) -> bool:
+        """Whether a node that was booted, or joined later, takes no step of a job any more.
+
+        With PrologFlags=Alloc (Contain and X11 imply it) slurmctld has the prolog run on all nodes
+        of a job once, at its start. From 23.02 on, slurmd waits for that before it launches
+        a step of a job that it does not know, and fails in the end; its node is drained then, and
+        the job requeued and held [ran, 24.11; _wait_for_request_launch_prolog in slurmd's req.c].
+        """
+        return self.version >= (23, 2, 0) and not self.prolog_flags.isdisjoint(
+            {"ALLOC", "CONTAIN", "X11"}
+        )
+
 
 @dataclass(frozen=True)
 class DonorSpec:

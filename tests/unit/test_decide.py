@@ -48,6 +48,7 @@ CONFIG = ClusterConfig(
 OLD = replace(CONFIG, version=(22, 5, 8))
 EARLY = replace(CONFIG, version=(21, 8, 5), slurmdbd=True)
 CGROUP = replace(CONFIG, proctrack="proctrack/cgroup", prolog_flags=frozenset({"ALLOC", "CONTAIN"}))
+ALLOC = replace(CONFIG, prolog_flags=frozenset({"ALLOC"}))
 NO_GROW = replace(CONFIG, scheduler_parameters=())
 
 
@@ -130,6 +131,53 @@ CASES = [
         snap(job(), "n1 n2 n3", lost("n2", sign=Sign.REBOOTED)),
         POLICY,
         Restart(Rung.SAME, ("n1", "n2", "n3"), overlap=True),
+    ),
+    (
+        "booted, and Slurm starts no step of this job there any more: a spare",
+        snap(SPARE_JOB, "n1 n2 n3", lost("n3", sign=Sign.REBOOTED), config=CGROUP),
+        POLICY,
+        Restart(Rung.SPARE, ("n1", "n2", "n4"), ("n3",)),
+    ),
+    (
+        "without a spare: for the job's next run it is good",
+        snap(
+            job(),
+            "n1 n2 n3",
+            lost("n3", sign=Sign.REBOOTED),
+            config=CGROUP,
+            history=History(bad_nodes=frozenset({"n2", "n3"})),
+        ),
+        POLICY,
+        Requeue(3, (), ("n2",), fast=False),
+    ),
+    (
+        "not before Slurm 23.02",
+        snap(
+            job(),
+            "n1 n2 n3",
+            lost("n3", sign=Sign.REBOOTED),
+            config=replace(CGROUP, version=(22, 5, 8)),
+        ),
+        POLICY,
+        Restart(Rung.SAME, ("n1", "n2", "n3"), overlap=True),
+    ),
+    (
+        "nor is a replacement waited for on which nothing could start",
+        snap(job(), "n1 n2 n3", lost("n3"), config=ALLOC),
+        PATIENT,
+        Requeue(3, ("n3",), ("n3",), fast=True),
+    ),
+    (
+        "nor a node merged in",
+        snap(job(gpus=False), "n1 n2 n3", lost("n3"), config=ALLOC),
+        POLICY,
+        Requeue(3, ("n3",), ("n3",), fast=True),
+    ),
+    (
+        "nor kept for its return",
+        snap(job(), "n1 n2 n3", lost("n3"), config=ALLOC, step=SHRINKABLE),
+        REGROWING,
+        Restart(Rung.FEWER, ("n1", "n2"), ("n3",), tasks=8),
     ),
     # -- spare
     (
@@ -678,7 +726,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             draw(st.booleans()),
             draw(st.integers(0, 2)),
         ),
-        config=draw(st.sampled_from([None, CONFIG, OLD, EARLY, CGROUP, NO_GROW])),
+        config=draw(st.sampled_from([None, CONFIG, OLD, EARLY, CGROUP, ALLOC, NO_GROW])),
         job=draw(st.sampled_from([of, of, of, None])),
         unusable=frozenset(n for n in nodes if draw(st.integers(0, 4)) == 0),
         busy=frozenset(n for n in nodes if draw(st.booleans())),

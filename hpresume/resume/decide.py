@@ -136,6 +136,12 @@ def stranded(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(f.node for f in snapshot.verdict.faults if f.sign is Sign.REBOOTED)
 
 
+def _bad_for_another_start(snapshot: Snapshot) -> set[str]:
+    """Nodes to keep off when the job starts anew, or another one in its place."""
+    good_again = stranded(snapshot) - snapshot.unusable
+    return (set(bad_nodes(snapshot)) | snapshot.history.bad_nodes) - good_again
+
+
 def _rung(rung: Rung, snapshot: Snapshot, policy: ResumeSettings, now: float) -> Action | str:
     """The action of one rung, or why it does not fit."""
     if rung not in policy.ladder:
@@ -386,8 +392,7 @@ def _requeue(snapshot: Snapshot, _policy: ResumeSettings) -> Action | str:
         return "Slurm did not say enough about the job"
     if not job.requeue:
         return "the job was submitted with --no-requeue, or JobRequeue is 0"
-    bad = set(bad_nodes(snapshot)) | snapshot.history.bad_nodes
-    bad = (bad - stranded(snapshot)) | set(job.excluded_nodes)  # those are good for its next run
+    bad = _bad_for_another_start(snapshot) | set(job.excluded_nodes)
     fast = snapshot.finisher or not config.kills_detached_processes
     # Without the finisher nobody would give a shrunk job its nodes back.
     drop = _droppable(snapshot) if fast else ()
@@ -403,8 +408,7 @@ def _requeue(snapshot: Snapshot, _policy: ResumeSettings) -> Action | str:
 
 
 def _new(snapshot: Snapshot, policy: ResumeSettings) -> Action | str:
-    bad = set(bad_nodes(snapshot)) | snapshot.history.bad_nodes
-    bad = (bad - stranded(snapshot)) | snapshot.step.excluded
+    bad = _bad_for_another_start(snapshot) | snapshot.step.excluded
     return Reallocate(tuple(sorted(bad)), _delay(snapshot, policy))
 
 

@@ -414,9 +414,11 @@ class Supervisor:
         )
 
     def _decide(self, snapshot: Snapshot) -> Action:
-        # One that has to stay in the job seems to be good again at the next failure.
-        self._stranded |= stranded(snapshot)
-        snapshot = replace(snapshot, unusable=snapshot.unusable | self._stranded)
+        # One that has to stay in the job would seem to be good again at the next failure.
+        now_stranded = stranded(snapshot)
+        unusable = snapshot.unusable | (self._stranded - now_stranded)
+        self._stranded |= now_stranded
+        snapshot = replace(snapshot, unusable=unusable)
         return decide(snapshot, self._settings, time.time())
 
 

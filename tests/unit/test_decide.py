@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpresume.config import ResumeSettings
-from hpresume.resume.decide import bad_nodes, decide, outlook
+from hpresume.resume.decide import bad_nodes, decide, outlook, stranded
 from hpresume.resume.model import (
     Await,
     Cause,
@@ -759,10 +759,11 @@ def test_what_holds_for_every_decision(snapshot: Snapshot, policy: ResumeSetting
     assert snapshot.history.resumes < policy.max_resumes
     assert snapshot.history.without_progress < policy.max_no_progress
     bad = set(bad_nodes(snapshot))
+    good_again = stranded(snapshot) - snapshot.unusable  # but for steps of this job
     tried = {rung for rung, _ in snapshot.failed}
     if isinstance(action, Reallocate):
         assert snapshot.context is Context.STANDALONE
-        assert bad <= set(action.exclude)
+        assert bad - good_again <= set(action.exclude)
         assert Rung.NEW not in tried
         return
     assert of is not None
